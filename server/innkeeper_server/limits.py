@@ -1,0 +1,22 @@
+"""The bounds within which a host works. Owns their names, defaults and units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All times are seconds; all defaults are choices, to be changed by measurement."""
+
+    capacity: int = 1000  # runtimes in memory at once
+    idle_timeout: float = 300.0  # how long an agent stays that nobody owns
+    admission_timeout: float = 10.0  # how long a caller waits for a slot
+    max_waiting: int = 10_000  # callers waiting for residency
+    mailbox_size: int = 1000  # envelopes waiting in one mailbox
+    start_timeout: float = 30.0  # hydration and on_start together
+    stop_timeout: float = 10.0  # each step of a deactivation
+    drain_timeout: float = 30.0  # accepted work during a drain
+    turn_timeout: float = 3600.0  # one turn
+    reader_timeout: float = 5.0  # a producer's patience with a slow reader
+    max_state_bytes: int = 4 << 20  # one agent's state as JSON

@@ -1,0 +1,258 @@
+"""How a runtime begins and how it ends.
+
+Owns hydration, start, and the steps of an eviction, each bounded in time and run in tasks of the
+host: whoever asked can go away, and cannot cancel them half-way.
+
+    load:   hydrate (takes the epoch) → construct → on_start → `loaded`
+    evict:  checkpoint → the fence (one block) → stop the turn → on_stop → stop jobs → last save
+            → `stopped`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from innkeeper_server.driver import Driver
+from innkeeper_server.errors import AgentDeleted, Evicted, InnkeeperError, StartFailed, StartTimeout
+from innkeeper_server.faults import handler_failed, host_failed
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.limits import Limits
+from innkeeper_server.mailbox import Envelope
+from innkeeper_server.registry import Registry
+from innkeeper_server.runtime import Port, Runtime
+from innkeeper_server.slots import Claim
+from innkeeper_server.store import Store
+from innkeeper_server.turns import Turns
+from innkeeper_server.visits import lease_jobs, tell_connections
+
+log = logging.getLogger("innkeeper.host")
+
+
+class Lives:
+    """See the module."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        turns: Turns,
+        registry: Registry,
+        store: Store,
+        limits: Limits,
+        port: Port,
+    ) -> None:
+        self._driver = driver
+        self._turns = turns
+        self._registry = registry
+        self._store = store
+        self._limits = limits
+        self._port = port
+        driver.on_load = self._begin
+        driver.on_evict = self._leave
+        driver.on_discard = self._discard
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    def _begin(self, agent: AgentKey, number: int) -> None:
+        runtime = Runtime(
+            agent,
+            number,
+            f"{self._driver.host_id}-{number}",
+            self._registry.resolve(agent.type),
+            self._port,
+            self._limits.mailbox_size,
+        )
+        self._driver.runtimes[number] = runtime
+        self._driver.own(self._load(runtime), f"load {runtime.id}")
+
+    async def _load(self, runtime: Runtime) -> None:
+        task = self._child(self._start(runtime), f"start {runtime.id}")
+        error: InnkeeperError | None = None
+        if await self._within(self._limits.start_timeout, task):
+            error = StartFailed(f"{runtime.key} gave up") if task.cancelled() else task.result()
+        else:
+            limit = self._limits.start_timeout
+            error = StartTimeout(
+                f"{runtime.key} did not start within {limit:g} s",
+                metadata={"agent": str(runtime.key)},
+            )
+            task.cancel()
+            await self._within(self._limits.stop_timeout, task)
+        if error is None and runtime.doom is None:
+            self._loaded(runtime)
+            return
+        error = error or runtime.doom
+        assert error is not None
+        await self._abandon(runtime, error, [task, *self._cancel_jobs(runtime)])
+
+    async def _start(self, runtime: Runtime) -> InnkeeperError | None:
+        """Hydrate, construct and start; return what went wrong instead of raising it."""
+        try:
+            stored = await self._store.hydrate(runtime.key)
+            runtime.epoch, runtime.version = stored.epoch, stored.version
+            runtime.committed = stored.state
+            runtime.instance = runtime.type.create(runtime.key, runtime, stored.state)
+            await runtime.type.start(runtime.instance)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except InnkeeperError as error:
+            return error
+        except BaseException as fault:
+            failed = handler_failed(runtime.key, "on_start", fault)
+            return StartFailed(failed.message, metadata=failed.metadata)
+        return None
+
+    def _loaded(self, runtime: Runtime) -> None:
+        runtime.loaded = True
+        driver = self._driver
+        effects = driver.account.loaded(runtime.key, runtime.number, driver.now())
+        lease_jobs(driver, runtime)
+        driver.carry_out(effects)
+
+    async def _abandon(
+        self, runtime: Runtime, error: InnkeeperError, tasks: list[asyncio.Task[Any]]
+    ) -> None:
+        """A load that failed. While its code still runs, its slot stays charged."""
+        driver, pending = self._driver, [task for task in tasks if not task.done()]
+        if pending:
+            driver.carry_out(
+                driver.account.load_failed(
+                    runtime.key, runtime.number, error, driver.now(), ended=False
+                )
+            )
+            await asyncio.wait(pending)
+        del driver.runtimes[runtime.number]
+        runtime.mailbox.close()
+        runtime.signal.notify()
+        now = driver.now()
+        driver.carry_out(driver.account.load_failed(runtime.key, runtime.number, error, now))
+        driver.carry_out(driver.account.stopped(runtime.key, runtime.number, now))
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def _leave(self, runtime: Runtime, claim: Claim) -> None:
+        self._driver.own(self._evict(runtime, claim), f"evict {runtime.id}")
+
+    async def _evict(self, runtime: Runtime, claim: Claim) -> None:
+        driver = self._driver
+        if not claim.force and not await self._checkpoint(runtime):
+            driver.carry_out(driver.account.restore(claim, driver.now(), hold=True))
+            runtime.signal.notify()
+            return
+        if not claim.force and not runtime.mailbox.is_empty:
+            log.error("%s was claimed with work in its mailbox", runtime)
+            driver.carry_out(driver.account.restore(claim, driver.now(), hold=True))
+            return
+        error = runtime.doom or Evicted(f"{runtime.key} was evicted: {claim.reason.value}")
+        fenced, effects = driver.account.commit(claim, driver.now())
+        moved_on = runtime.mailbox.close() if fenced else []
+        if fenced:
+            self._turns.stop(runtime, error)
+        driver.carry_out(effects)
+        runtime.signal.notify()
+        if not fenced:
+            return
+        self._hand_over(runtime, moved_on)
+        tell_connections(runtime, f"{runtime.key} is being evicted: {claim.reason.value}")
+        try:
+            await self._deactivate(runtime, claim)
+        except Exception as fault:
+            host_failed("an eviction", fault)
+        finally:
+            del driver.runtimes[runtime.number]
+            runtime.signal.notify()
+            driver.carry_out(driver.account.stopped(runtime.key, runtime.number, driver.now()))
+
+    def _hand_over(self, runtime: Runtime, waiting: list[Envelope]) -> None:
+        """What waited in a mailbox that closed goes to the next life, ahead of what comes later;
+        unless the agent was deleted: then there is none."""
+        for envelope in waiting:
+            envelope.lease = None  # the fence ended it
+            if isinstance(runtime.doom, AgentDeleted):
+                self._turns.settle(envelope, None, runtime.doom)
+            else:
+                envelope.wait_again()
+                self._turns.submit(envelope)
+
+    async def _checkpoint(self, runtime: Runtime) -> bool:
+        """Save what changed outside of turns. False if that failed, or took too long."""
+        try:
+            task = self._child(self._save(runtime), f"checkpoint {runtime.id}")
+            return await self._within(self._limits.stop_timeout, task) and task.result()
+        except Exception as fault:
+            host_failed("a checkpoint", fault)
+            return False
+
+    async def _save(self, runtime: Runtime) -> bool:
+        try:
+            await runtime.save(self._store, self._limits.max_state_bytes)
+        except InnkeeperError as error:
+            log.warning("the state of %s could not be saved: %s", runtime.key, error.reason)
+            return False
+        return True
+
+    async def _deactivate(self, runtime: Runtime, claim: Claim) -> None:
+        """Everything after the fence. Returns when nothing of this life runs any more."""
+        limit = self._limits.stop_timeout
+        running: list[asyncio.Task[Any]] = [runtime.task] if runtime.task is not None else []
+        quiet = await self._within(limit, *running)
+        if quiet:  # its hook never runs beside its turn
+            hook = self._child(self._stop_hook(runtime, claim), f"stop {runtime.id}")
+            running.append(hook)
+            if not await self._within(limit, hook):
+                hook.cancel()
+        running += self._cancel_jobs(runtime)
+        if not await self._within(limit, *running):
+            driver = self._driver
+            driver.carry_out(driver.account.overrun(runtime.key, runtime.number, driver.now()))
+            log.error("%s did not stop in time; its slot stays charged until it does", runtime)
+            runtime.signal.notify()
+            await asyncio.wait(running)
+            return  # its state may be half-way through anything: the last commit is what counts
+        if runtime.doom is None:
+            save = self._child(self._save(runtime), f"last save {runtime.id}")
+            await self._within(limit, save)
+
+    async def _stop_hook(self, runtime: Runtime, claim: Claim) -> None:
+        try:
+            await runtime.type.stop(runtime.instance, claim.reason.value)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as fault:
+            handler_failed(runtime.key, "on_stop", fault)
+
+    def _cancel_jobs(self, runtime: Runtime) -> list[asyncio.Task[Any]]:
+        jobs = list(runtime.jobs or ())
+        for job in jobs:
+            job.cancel()
+        return jobs
+
+    def _discard(self, runtime: Runtime) -> None:
+        """A runtime without a slot: a defect. It ends without touching the account."""
+        if not runtime.mailbox.closed:
+            for envelope in runtime.mailbox.close():
+                self._turns.settle(envelope, None, Evicted(f"{runtime.key} was discarded"))
+            self._turns.stop(runtime, Evicted(f"{runtime.key} was discarded"))
+            self._driver.own(self._end_discarded(runtime), f"discard {runtime.id}")
+
+    async def _end_discarded(self, runtime: Runtime) -> None:
+        running = self._cancel_jobs(runtime)
+        if runtime.task is not None:
+            running.append(runtime.task)
+        if running:
+            await asyncio.wait(running)
+        self._driver.runtimes.pop(runtime.number, None)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def _child(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    async def _within(self, seconds: float, *tasks: asyncio.Task[Any]) -> bool:
+        """Whether all have ended, at the latest after so many seconds. Never raises for them."""
+        if not tasks:
+            return True
+        _, pending = await asyncio.wait(tasks, timeout=seconds)
+        return not pending

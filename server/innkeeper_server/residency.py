@@ -1,0 +1,673 @@
+"""The account of capacity: which runtimes hold slots, who owns them, who waits, who must go.
+
+Owns every decision about residency, and nothing else. It is pure and synchronous: time is an
+argument, nothing is awaited, no user code runs, and what must be done in the world is returned as
+effects for the host to carry out. Because no operation can be interrupted, there is no moment at
+which two parts of the account disagree.
+
+            reserve           loaded             claim            commit           stopped
+    absent ───────▶ LOADING ────────▶ RESIDENT ───────▶ CLAIMED ───────▶ STOPPING ───────▶ absent
+       ▲              │   │                ▲                │                │ overrun
+       │  load_failed │   │ failed, its    └─── restore ────┘                ▼
+       └──────────────┘   └ code still runs ─────────────────────────────▶ ZOMBIE ─▶ absent
+
+Every phase counts once. Idle residents stand in one line, so the next victim and the next idle
+deadline are both its head. Callers that need a slot stand in another, first come, first served;
+slots are handed to them, never raced for. Every operation ends in `_pump`, the only place that
+matches slots with tickets, so no wake-up can be lost. An operation with a stale claim, an ended
+lease or an unknown runtime changes nothing.
+
+`explain.py` words what is here for people; `audit.py` checks it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from math import inf
+
+from innkeeper_server import audit, explain
+from innkeeper_server.errors import Draining, InnkeeperError, TooManyWaiting
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.slots import (
+    TRANSITIONS,
+    Claim,
+    ClaimReason,
+    Discard,
+    Effect,
+    Evict,
+    Grant,
+    IdleLine,
+    LazyHeap,
+    Lease,
+    LeaseKind,
+    Load,
+    Phase,
+    Refuse,
+    Slot,
+    Ticket,
+    TicketState,
+    Transition,
+)
+
+Effects = list[Effect]
+
+# Work of agents that were admitted already: a drain lets it in, so that they can finish.
+_INNER = frozenset({LeaseKind.CALL, LeaseKind.JOB, LeaseKind.ENVELOPE})
+
+
+class Account:
+    """See the module. All times are seconds on one monotonic clock of the caller's choice.
+
+    `idle_timeout`: how long an unowned agent stays. `admission_timeout`: how long a ticket waits
+    for a slot. `max_waiting`: bound on waiting tickets. `max_claims`: bound on evictions under way
+    for idleness or drain. `hold_time`: how long a runtime whose eviction failed is left alone.
+    `live`, once set, tells the runtimes that physically exist; it is asked before any refusal.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        idle_timeout: float = 300.0,
+        admission_timeout: float = 10.0,
+        max_waiting: int = 10_000,
+        max_claims: int = 256,
+        hold_time: float = 5.0,
+        eviction_time: float = 30.0,
+        story_length: int = 10_000,
+    ) -> None:
+        self.capacity = capacity
+        self.idle_timeout = idle_timeout
+        self.admission_timeout = admission_timeout
+        self.max_waiting = max_waiting
+        self.max_claims = max_claims
+        self.hold_time = hold_time
+        self.eviction_time = eviction_time
+        self.live: Callable[[], Collection[int]] | None = None
+        self.draining = False
+        self.waiting = 0
+        self.count = dict.fromkeys(Phase, 0)
+        self.idle = IdleLine()
+        self.story: deque[Transition] = deque(maxlen=story_length)
+        self.loaded_total = self.evicted_total = self.refused_total = 0
+        self.reconciled_total = self.overrun_total = 0
+        self.slots: dict[AgentKey, Slot] = {}
+        # Agents without a slot, each with the tickets that want it; `line` orders them.
+        self.wanted: dict[AgentKey, dict[int, Ticket]] = {}
+        self.line: LazyHeap[AgentKey] = LazyHeap(self._stands_in_line)
+        self.deadlines: LazyHeap[Ticket | Lease] = LazyHeap(_still_counts)
+        # Slots on their way out whose agent is wanted again.
+        self.returning: set[Slot] = set()
+        # Idle residents whose eviction failed, left alone until the time beside them.
+        self.held: dict[int, tuple[float, Slot]] = {}
+        # Revocable claims made for the line, youngest last.
+        self._for_line: dict[int, Slot] = {}
+        self._compared_at = -inf
+        self._numbers = itertools.count(1)
+        self._out: Effects = []
+
+    # -- callers --------------------------------------------------------------------------------
+
+    def lease(self, agent: AgentKey, kind: LeaseKind, owner: str, now: float) -> Lease | None:
+        """Lease a resident in this call, or return None: then `request` has more to say."""
+        slot = self.slots.get(agent)
+        if slot is None or slot.phase is not Phase.RESIDENT or slot.leaving:
+            return None
+        if self.draining and kind not in _INNER:
+            return None
+        return self._lease(slot, kind, owner, now)
+
+    def request(
+        self,
+        agent: AgentKey,
+        kind: LeaseKind,
+        now: float,
+        *,
+        owner: str = "",
+        deadline: float = inf,
+        ttl: float = inf,
+        visitor: object = None,
+    ) -> tuple[Ticket, Effects]:
+        """Ask for a lease. The ticket is granted now, or waits, or is refused; effects tell which.
+
+        `deadline` is the caller's own; a wait for a slot ends after `admission_timeout` too.
+        `ttl` bounds the lease itself (seconds; pins).
+        """
+        ticket = Ticket(
+            next(self._numbers),
+            agent,
+            kind,
+            owner,
+            now,
+            patience=now + self.admission_timeout,
+            deadline=deadline,
+            ttl=ttl,
+            visitor=visitor,
+        )
+        slot = self.slots.get(agent)
+        if self.draining and kind not in _INNER:
+            self._refuse(ticket, Draining("the host is draining and takes nothing new"))
+        elif slot is not None and self._opens(slot, now):
+            self._grant(slot, ticket, now)
+        elif self.waiting >= self.max_waiting and not self._mend(now):
+            self._refuse(ticket, TooManyWaiting(explain.too_many_waiting(self)))
+        else:
+            self._wait(ticket)
+        return ticket, self._pump(now)
+
+    def release(self, lease: Lease, now: float) -> Effects:
+        """End a lease. The last one to go puts the runtime at the tail of the idle line."""
+        return self._pump(now) if self._end(lease, now) else []
+
+    def cancel(self, ticket: Ticket, now: float) -> Effects:
+        """Withdraw a ticket. If it was granted meanwhile, the grant is given back."""
+        if ticket.lease is not None:
+            return self.release(ticket.lease, now)
+        if ticket.state is not TicketState.WAITING:
+            return []
+        self._withdraw(ticket, TicketState.WITHDRAWN)
+        return self._pump(now)
+
+    # -- the host reports -----------------------------------------------------------------------
+
+    def loaded(self, agent: AgentKey, runtime_id: int, now: float) -> Effects:
+        """LOADING → RESIDENT; everybody who joined the load is granted, in order, in this call."""
+        slot = self._exact(agent, runtime_id, Phase.LOADING)
+        if slot is None:
+            return [Discard(runtime_id)]
+        self._move(slot, Phase.RESIDENT, "loaded", now)
+        slot.loaded_at = now
+        self.loaded_total += 1
+        self._settle_in(slot, now)
+        return self._pump(now)
+
+    def load_failed(
+        self,
+        agent: AgentKey,
+        runtime_id: int,
+        error: InnkeeperError,
+        now: float,
+        *,
+        ended: bool = True,
+    ) -> Effects:
+        """Refuse everybody who joined, all with the same cause, and free the slot.
+
+        `ended=False`: the agent's code still runs. The slot stays charged, as a zombie.
+        """
+        slot = self._exact(agent, runtime_id, Phase.LOADING)
+        if slot is None:
+            return []
+        for ticket in list((slot.waiting or {}).values()):
+            self._withdraw(ticket, TicketState.REFUSED)
+            self._refuse(ticket, error)
+        if ended:
+            self._remove(slot, "load failed", now)
+        else:
+            self._to_zombie(slot, now)
+        return self._pump(now)
+
+    def commit(self, claim: Claim, now: float) -> tuple[bool, Effects]:
+        """The fence. True: the runtime is STOPPING and its mailbox must be closed in this block."""
+        slot = self._claimed(claim)
+        if slot is None:
+            return False, []
+        if slot.leases and not claim.force:
+            self._unclaim(slot, "owned again", now)
+            return False, self._pump(now)
+        _void(slot)
+        self._for_line.pop(claim.token, None)
+        self._move(slot, Phase.STOPPING, claim.reason.value, now)
+        return True, self._pump(now)
+
+    def restore(self, claim: Claim, now: float, *, hold: bool = False) -> Effects:
+        """Give a claim up: RESIDENT again, at its old place in line.
+
+        `hold`: its checkpoint failed; it is no candidate until `hold_time` is over.
+        """
+        slot = self._claimed(claim)
+        if slot is None:
+            return []
+        self._unclaim(slot, "checkpoint failed" if hold else "restored", now, hold=hold)
+        return self._pump(now)
+
+    def overrun(self, agent: AgentKey, runtime_id: int, now: float) -> Effects:
+        """STOPPING → ZOMBIE: still charged, still visible, and nobody may live beside it."""
+        slot = self._exact(agent, runtime_id, Phase.STOPPING)
+        if slot is None:
+            return []
+        self._to_zombie(slot, now)
+        return self._pump(now)
+
+    def stopped(self, agent: AgentKey, runtime_id: int, now: float) -> Effects:
+        """Exact removal: the slot of this very runtime goes to the first in line, in this call."""
+        slot = self._exact(agent, runtime_id, Phase.STOPPING, Phase.ZOMBIE)
+        if slot is None:
+            return []
+        self.evicted_total += 1
+        self._remove(slot, "stopped", now)
+        return self._pump(now)
+
+    def tick(self, now: float) -> Effects:
+        """Do what time alone demands. Call it at `next_deadline`."""
+        return self._pump(now)
+
+    def next_deadline(self) -> float:
+        """When `tick` must be called next, if nothing happens before; `inf`: never."""
+        first = self.deadlines.first()
+        due = first[0] if first else inf
+        for until, _ in self.held.values():
+            due = min(due, until)
+            break
+        head = self.idle.head
+        if head is not None and self._coming() < self.max_claims:
+            due = min(due, head.idle_since + self.idle_timeout)
+        return due
+
+    # -- operators ------------------------------------------------------------------------------
+
+    def evict(
+        self, agent: AgentKey, now: float, *, graceful: bool = False, force: bool = False
+    ) -> tuple[Claim | None, Effects]:
+        """Claim a resident: if idle; or (`graceful`) once its owners have left, taking nothing new
+        meanwhile; or (`force`) in spite of them. None: nothing could be claimed now."""
+        slot = self.slots.get(agent)
+        if slot is None or slot.phase is not Phase.RESIDENT:
+            return None, []
+        if slot.leases and not force:
+            slot.leaving = slot.leaving or graceful
+            return None, []
+        claim = self._claim(slot, ClaimReason.OPERATOR, now, firm=graceful or force, force=force)
+        return claim, self._pump(now)
+
+    def stay(self, agent: AgentKey, runtime_id: int, now: float) -> Effects:
+        """Give up a graceful eviction that still waits for owners; admit whom it kept outside."""
+        slot = self._exact(agent, runtime_id, Phase.RESIDENT)
+        if slot is None or not slot.leaving:
+            return []
+        slot.leaving = False
+        self._grant_waiting(slot, now)
+        return self._pump(now)
+
+    def set_capacity(self, capacity: int, now: float) -> Effects:
+        """Change the limit. Above it, idle residents leave at once and owned ones when free."""
+        self.capacity = capacity
+        return self._pump(now)
+
+    def drain(self, now: float) -> Effects:
+        """Refuse what is new and what waits for a slot; everybody idle leaves, soon or later."""
+        self.draining = True
+        error = Draining("the host is draining and takes nothing new")
+        for ticket in list(self.tickets()):
+            slot = self.slots.get(ticket.agent)
+            if ticket.kind not in _INNER and not (slot and slot.phase is Phase.LOADING):
+                self._withdraw(ticket, TicketState.REFUSED)
+                self._refuse(ticket, error)
+        return self._pump(now)
+
+    def undrain(self, now: float) -> Effects:
+        """Take work again."""
+        self.draining = False
+        return self._pump(now)
+
+    def reconcile(self, live: Collection[int], now: float) -> tuple[list[str], Effects]:
+        """Compare with the runtimes that exist, mend every difference, and say what it was."""
+        defects = self._reconcile(live, now)
+        return defects, self._pump(now)
+
+    def tickets(self) -> Iterable[Ticket]:
+        """Everybody who waits, in no particular order."""
+        for tickets in self.wanted.values():
+            yield from tickets.values()
+        for slot in self.slots.values():
+            if slot.waiting:
+                yield from slot.waiting.values()
+
+    def check(self) -> None:
+        """Raise AssertionError, with the story, if any invariant is broken. Costs O(n)."""
+        audit.check(self)
+
+    # -- the pump -------------------------------------------------------------------------------
+
+    def _pump(self, now: float) -> Effects:
+        if self.held:
+            self._unhold(now)
+        self._serve(now)
+        self._expire(now)
+        self._balance(now)
+        self._claim_idle(now)
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    def _serve(self, now: float) -> None:
+        """Hand free slots to the line, oldest ticket first."""
+        while self.wanted and len(self.slots) < self.capacity:
+            first = self.line.first()
+            assert first is not None, "an agent is wanted and does not stand in line"
+            self.line.pop()
+            self._reserve(first[1], now)
+
+    def _balance(self, now: float) -> None:
+        """Have as many runtimes on their way out as the line needs: no fewer, and no more."""
+        shortage = self._shortage()
+        while shortage > 0 and self.idle.head is not None:
+            reason = ClaimReason.ADMISSION if self.wanted else ClaimReason.CAPACITY
+            self._claim(self.idle.head, reason, now)
+            shortage -= 1
+        while shortage < 0 and self._for_line:
+            self._unclaim(next(reversed(self._for_line.values())), "not needed", now)
+            shortage = self._shortage()
+
+    def _claim_idle(self, now: float) -> None:
+        while (head := self.idle.head) is not None and self._coming() < self.max_claims:
+            if self.draining:
+                self._claim(head, ClaimReason.DRAIN, now)
+            elif head.idle_since + self.idle_timeout <= now:
+                self._claim(head, ClaimReason.IDLE, now)
+            else:
+                return
+
+    def _expire(self, now: float) -> None:
+        """End pins, and tickets that have waited long enough."""
+        while (first := self.deadlines.first()) is not None and first[0] <= now:
+            self.deadlines.pop()
+            item = first[1]
+            if isinstance(item, Lease):
+                self._end(item, now)
+            elif item.deadline > now and self._is_loading(item.agent):
+                self._remember(item, item.deadline)  # it has a slot; only its own deadline counts
+            elif self._mend(now):
+                self._remember(item, now)  # the refusal would have been false: serve, then look
+                self._serve(now)
+            else:
+                error = explain.refusal(self, item, now)
+                self._withdraw(item, TicketState.REFUSED)
+                self._refuse(item, error)
+
+    def _unhold(self, now: float) -> None:
+        for runtime_id, (until, slot) in list(self.held.items()):
+            if until > now:
+                return
+            del self.held[runtime_id]
+            self.idle.insert(slot)
+
+    def _coming(self) -> int:
+        return self.count[Phase.CLAIMED] + self.count[Phase.STOPPING]
+
+    def _shortage(self) -> int:
+        need = len(self.wanted) + len(self.returning) + len(self.slots)
+        return need - self.capacity - self._coming()
+
+    # -- tickets --------------------------------------------------------------------------------
+
+    def _opens(self, slot: Slot, now: float) -> bool:
+        """Whether work may enter this life now; revokes a claim that stands in the way if it may.
+
+        It may, if the older tickets can be served without this slot. Otherwise the newcomer waits
+        behind them and runs in the next life: else a stream of newcomers would starve the line.
+        """
+        if slot.phase is Phase.RESIDENT:
+            return not slot.leaving
+        if slot.phase is not Phase.CLAIMED or (slot.claim is not None and slot.claim.firm):
+            return False
+        wanting = len(self.wanted) + len(self.returning) - (slot in self.returning)
+        free = max(0, self.capacity - len(self.slots))
+        if wanting > free + self._coming() - 1 + len(self.idle):
+            return False
+        self._unclaim(slot, "work arrived", now, keep=True)
+        return True
+
+    def _wait(self, ticket: Ticket) -> None:
+        slot = self.slots.get(ticket.agent)
+        if slot is not None:
+            if slot.waiting is None:
+                slot.waiting = {}
+            slot.waiting[ticket.seq] = ticket
+            self._note_return(slot)
+        elif ticket.agent in self.wanted:
+            self.wanted[ticket.agent][ticket.seq] = ticket
+        else:
+            self._want(ticket.agent, {ticket.seq: ticket})
+        self.waiting += 1
+        self._remember(ticket, min(ticket.patience, ticket.deadline))
+
+    def _want(self, agent: AgentKey, tickets: dict[int, Ticket]) -> None:
+        self.wanted[agent] = tickets
+        self.line.push(next(iter(tickets)), agent)
+
+    def _stands_in_line(self, seq: float, agent: AgentKey) -> bool:
+        tickets = self.wanted.get(agent)
+        return tickets is not None and next(iter(tickets)) == seq
+
+    def _remember(self, item: Ticket | Lease, due: float) -> None:
+        if due != inf:
+            self.deadlines.push(due, item)
+
+    def _is_loading(self, agent: AgentKey) -> bool:
+        slot = self.slots.get(agent)
+        return slot is not None and slot.phase is Phase.LOADING
+
+    def _withdraw(self, ticket: Ticket, state: TicketState) -> None:
+        """Take a waiting ticket from wherever it stands."""
+        ticket.state = state
+        self.waiting -= 1
+        slot = self.slots.get(ticket.agent)
+        if slot is not None:
+            assert slot.waiting is not None, "a waiting ticket stands nowhere"
+            del slot.waiting[ticket.seq]
+            if not slot.waiting:
+                slot.waiting = None
+                self.returning.discard(slot)
+            return
+        tickets = self.wanted[ticket.agent]
+        was_first = next(iter(tickets)) == ticket.seq
+        del tickets[ticket.seq]
+        if not tickets:
+            del self.wanted[ticket.agent]
+        elif was_first:  # the next one keeps its own place, not this one's
+            self.line.push(next(iter(tickets)), ticket.agent)
+
+    def _refuse(self, ticket: Ticket, error: InnkeeperError) -> None:
+        ticket.state = TicketState.REFUSED
+        self.refused_total += 1
+        self._out.append(Refuse(ticket, error))
+
+    def _grant(self, slot: Slot, ticket: Ticket, now: float) -> None:
+        lease = self._lease(slot, ticket.kind, ticket.owner, now)
+        if ticket.ttl != inf:
+            lease.until = now + ticket.ttl
+            self._remember(lease, lease.until)
+        ticket.state = TicketState.GRANTED
+        ticket.lease = lease
+        self._out.append(Grant(ticket, lease))
+
+    def _grant_waiting(self, slot: Slot, now: float) -> None:
+        tickets, slot.waiting = slot.waiting or {}, None
+        self.returning.discard(slot)
+        self.waiting -= len(tickets)
+        for ticket in tickets.values():
+            self._grant(slot, ticket, now)
+
+    # -- leases ---------------------------------------------------------------------------------
+
+    def _lease(self, slot: Slot, kind: LeaseKind, owner: str, now: float) -> Lease:
+        if slot.leases is None:
+            self._leave_line(slot)
+            slot.leases = {}
+        lease = Lease(slot, kind, owner, now)
+        slot.leases[lease] = None
+        return lease
+
+    def _end(self, lease: Lease, now: float) -> bool:
+        """True if it was the last one, so that the account changed for others too."""
+        slot = lease.slot
+        if slot is None:
+            return False
+        lease.slot = None
+        assert slot.leases is not None, "a live lease on a slot without leases"
+        del slot.leases[lease]
+        if slot.leases:
+            return False
+        self._rest(slot, now)
+        if slot.leaving:
+            self._claim(slot, ClaimReason.OPERATOR, now, firm=True)
+        return True
+
+    def _rest(self, slot: Slot, now: float) -> None:
+        """Nobody owns it any more: to the tail of the idle line."""
+        slot.leases = None
+        slot.idle_since = now
+        slot.idle_seq = next(self._numbers)
+        self.idle.append(slot)
+
+    def _leave_line(self, slot: Slot) -> None:
+        if self.held.pop(slot.runtime_id, None) is None:
+            self.idle.remove(slot)
+
+    # -- slots ----------------------------------------------------------------------------------
+
+    def _exact(self, agent: AgentKey, runtime_id: int, *phases: Phase) -> Slot | None:
+        slot = self.slots.get(agent)
+        if slot is None or slot.runtime_id != runtime_id or slot.phase not in phases:
+            return None
+        return slot
+
+    def _claimed(self, claim: Claim) -> Slot | None:
+        slot = self._exact(claim.agent, claim.runtime_id, Phase.CLAIMED)
+        if slot is None or slot.claim is None or slot.claim.token != claim.token:
+            return None
+        return slot
+
+    def _reserve(self, agent: AgentKey, now: float) -> None:
+        slot = Slot(agent, next(self._numbers), now)
+        slot.waiting = self.wanted.pop(agent)
+        self.slots[agent] = slot
+        self._move(slot, Phase.LOADING, "wanted", now)
+        self._out.append(Load(agent, slot.runtime_id))
+
+    def _settle_in(self, slot: Slot, now: float) -> None:
+        """A loaded runtime belongs to whoever waited for it, before anybody can think of evicting
+        it; if they have all left, it is idle."""
+        slot.leases = {}
+        self._grant_waiting(slot, now)
+        if not slot.leases:
+            self._rest(slot, now)
+
+    def _claim(
+        self,
+        slot: Slot,
+        reason: ClaimReason,
+        now: float,
+        *,
+        firm: bool = False,
+        force: bool = False,
+    ) -> Claim:
+        if slot.leases is None:
+            self._leave_line(slot)
+        deadline = now + self.eviction_time
+        token = next(self._numbers)
+        claim = Claim(token, slot.agent, slot.runtime_id, reason, firm, force, deadline)
+        slot.claim = claim
+        slot.leaving = False
+        if reason in (ClaimReason.ADMISSION, ClaimReason.CAPACITY):
+            self._for_line[token] = slot
+        self._move(slot, Phase.CLAIMED, f"claimed: {reason.value}", now)
+        self._note_return(slot)
+        self._out.append(Evict(claim))
+        return claim
+
+    def _unclaim(
+        self, slot: Slot, why: str, now: float, *, hold: bool = False, keep: bool = False
+    ) -> None:
+        """CLAIMED → RESIDENT. `keep`: the caller leases it in the same block."""
+        assert slot.claim is not None, "no claim to give up"
+        self._for_line.pop(slot.claim.token, None)
+        slot.claim = None
+        self._move(slot, Phase.RESIDENT, why, now)
+        if slot.waiting:
+            slot.leases = {} if slot.leases is None else slot.leases
+            self._grant_waiting(slot, now)
+        elif slot.leases is None and hold:
+            self.held[slot.runtime_id] = (now + self.hold_time, slot)
+        elif slot.leases is None and keep:
+            slot.leases = {}
+        elif slot.leases is None:
+            self.idle.insert(slot)
+
+    def _to_zombie(self, slot: Slot, now: float) -> None:
+        self.overrun_total += 1
+        self._move(slot, Phase.ZOMBIE, "overran its time to stop", now)
+        self.returning.discard(slot)
+
+    def _remove(self, slot: Slot, why: str, now: float) -> None:
+        """Take a slot out of everything; whoever waited for the agent's next life joins the line
+        at the place of their tickets."""
+        if slot.phase is Phase.RESIDENT and slot.leases is None:
+            self._leave_line(slot)
+        _void(slot)
+        if slot.claim is not None:
+            self._for_line.pop(slot.claim.token, None)
+        slot.claim = None
+        self.returning.discard(slot)
+        del self.slots[slot.agent]
+        self._move(slot, None, why, now)
+        if slot.waiting:
+            self._want(slot.agent, slot.waiting)
+            slot.waiting = None
+
+    def _note_return(self, slot: Slot) -> None:
+        if slot.waiting and slot.phase in (Phase.CLAIMED, Phase.STOPPING):
+            self.returning.add(slot)
+
+    def _move(self, slot: Slot, phase: Phase | None, why: str, now: float) -> None:
+        """The only place where a phase changes."""
+        before = slot.phase
+        assert (before, phase) in TRANSITIONS or why == "reconciled", (slot, phase)
+        if before is not None:
+            self.count[before] -= 1
+        if phase is not None:
+            self.count[phase] += 1
+        slot.phase = phase
+        slot.since = now
+        seq = self.story[-1].seq + 1 if self.story else 1
+        self.story.append(Transition(seq, slot.agent, slot.runtime_id, before, phase, why, now))
+
+    # -- reconciliation -------------------------------------------------------------------------
+
+    def _mend(self, now: float) -> bool:
+        """Before a refusal: is the account true? The full comparison is made when the numbers
+        differ, and otherwise at most once a second, so that refusals stay cheap."""
+        if self.live is None:
+            return False
+        live = self.live()
+        plausible = len(self.slots) - self.count[Phase.LOADING] <= len(live) <= len(self.slots)
+        if now <= self._compared_at or (plausible and now < self._compared_at + 1.0):
+            return False
+        self._compared_at = now
+        return bool(self._reconcile(live, now))
+
+    def _reconcile(self, live: Collection[int], now: float) -> list[str]:
+        missing, ghosts = audit.compare(self, live)
+        for slot in missing:
+            self._remove(slot, "reconciled", now)
+        self._out.extend(Discard(runtime_id) for runtime_id in ghosts)
+        self.reconciled_total += len(missing) + len(ghosts)
+        return [f"{slot.agent}: its slot had no runtime {slot.runtime_id}" for slot in missing] + [
+            f"runtime {runtime_id} had no slot" for runtime_id in ghosts
+        ]
+
+
+def _void(slot: Slot) -> None:
+    """End every lease of a slot whose runtime cannot honour them any more."""
+    for lease in slot.leases or ():
+        lease.slot = None
+    slot.leases = None
+
+
+def _still_counts(_due: float, item: Ticket | Lease) -> bool:
+    if isinstance(item, Lease):
+        return item.slot is not None
+    return item.state is TicketState.WAITING

@@ -1,0 +1,153 @@
+"""One life of one agent in memory.
+
+Owns the instance, its mailbox, its place in the store (epoch, version, last committed state), and
+the tasks that belong to this life: the turn that runs and the jobs that the agent spawned. An idle
+runtime is this object, its mailbox and its state: no task, no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from innkeeper_server.errors import InnkeeperError, TooLarge
+from innkeeper_server.faults import handler_failed
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.mailbox import Mailbox
+from innkeeper_server.signals import Signal
+from innkeeper_server.slots import Lease
+
+if TYPE_CHECKING:
+    from innkeeper_server.agent import AgentHandle
+    from innkeeper_server.registry import AgentType
+    from innkeeper_server.store import Store
+    from innkeeper_server.visits import Connection
+
+T = TypeVar("T")
+
+
+class Port(Protocol):
+    """What a life needs from its host."""
+
+    def nested(self, runtime: Runtime, type: str, id: str) -> AgentHandle:
+        """A handle on another agent of the same tenant."""
+
+    def spawn(
+        self, runtime: Runtime, job: Coroutine[Any, Any, Any], name: str | None
+    ) -> asyncio.Task[Any]:
+        """Start a job that keeps the runtime resident."""
+
+
+class Runtime:
+    """See the module. `number` is the account's runtime id; `id` is the same for the world."""
+
+    __slots__ = (
+        "_saving",
+        "committed",
+        "connections",
+        "doom",
+        "epoch",
+        "id",
+        "instance",
+        "jobs",
+        "key",
+        "last_status",
+        "loaded",
+        "mailbox",
+        "number",
+        "port",
+        "signal",
+        "task",
+        "turn_started",
+        "type",
+        "version",
+    )
+
+    def __init__(
+        self, key: AgentKey, number: int, id: str, type: AgentType, port: Port, mailbox_size: int
+    ) -> None:
+        self.key = key
+        self.number = number
+        self.id = id
+        self.type = type
+        self.port = port
+        self.mailbox = Mailbox(mailbox_size)
+        self.epoch = 0  # until hydrated
+        self.version = 0
+        self.committed: bytes | None = None
+        self.instance: Any = None
+        self.loaded = False
+        self.doom: InnkeeperError | None = None  # why this life must end, once that is known
+        self.task: asyncio.Task[None] | None = None  # of the active turn
+        self.turn_started = 0.0
+        self.last_status = ""
+        self.jobs: dict[asyncio.Task[Any], Lease | None] | None = None
+        self.connections: dict[Connection, None] | None = None
+        self.signal = Signal()  # it moved: claimed, restored, or ended
+        self._saving: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<runtime {self.id} of {self.key}>"
+
+    # What its agent sees as `self.host`.
+
+    def agent(self, type: str, id: str) -> AgentHandle:
+        """Another agent of the same tenant."""
+        return self.port.nested(self, type, id)
+
+    def spawn(self, job: Coroutine[Any, Any, Any], *, name: str | None = None) -> asyncio.Task[Any]:
+        """Background work that keeps this agent resident until it ends."""
+        return self.port.spawn(self, job, name)
+
+    # State.
+
+    async def save(self, store: Store, max_bytes: int) -> None:
+        """Commit the state if it changed. Cannot be cut half-way: a commit that was begun is seen
+        to its end, so what memory holds and what the store holds never part."""
+        while self._saving is not None:
+            await finished(self._saving)
+        state = self._dump()
+        if state is None or state == self.committed:
+            return
+        if len(state) > max_bytes:
+            raise TooLarge(
+                f"the state of {self.key} has {len(state)} bytes; at most {max_bytes}",
+                metadata={"agent": str(self.key), "limit": str(max_bytes)},
+            )
+        self._saving = asyncio.get_running_loop().create_task(self._write(store, state))
+        await finished(self._saving)
+
+    def roll_back(self) -> None:
+        """Put the state back to the last committed one."""
+        self.type.restore(self.instance, self.committed)
+
+    def _dump(self) -> bytes | None:
+        try:
+            return self.type.dump(self.instance, self.committed)
+        except InnkeeperError:
+            raise
+        except Exception as fault:
+            raise handler_failed(self.key, "its state, which is no JSON", fault) from None
+
+    async def _write(self, store: Store, state: bytes) -> None:
+        try:
+            self.version = await store.commit(
+                self.key, epoch=self.epoch, version=self.version, state=state
+            )
+            self.committed = state
+        finally:
+            self._saving = None
+
+
+async def finished(task: asyncio.Task[T]) -> T:
+    """The result of a task, awaited to its end whatever happens to the one who waits.
+
+    A cancellation meanwhile is dropped: use it only where the waiter ends right after.
+    """
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    return task.result()

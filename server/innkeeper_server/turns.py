@@ -1,0 +1,319 @@
+"""From an envelope to its outcome: acceptance, the turn, the commit, settlement.
+
+Owns the rule that one turn is one transaction: what the handler did to the state is committed when
+it returns, before anybody hears of it; otherwise the state is the last committed one. And the rule
+that everything accepted settles once: the lease that came with the grant travels with the envelope
+and is released by `settle`, in the same block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+
+from innkeeper_server.agent import Turn, current_turn
+from innkeeper_server.calls import CallGraph
+from innkeeper_server.content import Content
+from innkeeper_server.driver import Driver
+from innkeeper_server.errors import (
+    AgentDeleted,
+    AgentError,
+    DeadlineExceeded,
+    InnkeeperError,
+    StaleEpoch,
+    VersionMismatch,
+    WorkCancelled,
+)
+from innkeeper_server.events import Body, Cancelled, Completed, Event, Failed
+from innkeeper_server.faults import handler_failed, host_failed, passed_through
+from innkeeper_server.limits import Limits
+from innkeeper_server.mailbox import Envelope, Stage
+from innkeeper_server.runtime import Runtime
+from innkeeper_server.slots import Lease, LeaseKind
+from innkeeper_server.store import Store
+
+
+class _Visit:
+    """An envelope waiting for residency."""
+
+    __slots__ = ("envelope", "turns")
+
+    def __init__(self, turns: Turns, envelope: Envelope) -> None:
+        self.turns = turns
+        self.envelope = envelope
+
+    def granted(self, lease: Lease) -> None:
+        self.turns.accept(self.envelope, lease)
+
+    def refused(self, error: InnkeeperError) -> None:
+        self.turns.settle(self.envelope, None, error)
+
+
+class Turns:
+    """See the module."""
+
+    def __init__(self, driver: Driver, store: Store, calls: CallGraph, limits: Limits) -> None:
+        self._driver = driver
+        self._store = store
+        self._calls = calls
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        # Every turn starts from this context, so that none inherits another's variables.
+        self._context = contextvars.copy_context()
+
+    # -- acceptance -----------------------------------------------------------------------------
+
+    def submit(self, envelope: Envelope) -> None:
+        """Have it accepted now, or stand in line, or settle with the refusal. Never waits."""
+        driver, call = self._driver, envelope.call
+        now = driver.now()
+        lease = driver.account.lease(
+            envelope.agent, envelope.lease_kind, call.request_id or envelope.id, now
+        )
+        if lease is not None:
+            self.accept(envelope, lease)
+            return
+        envelope.ticket, effects = driver.account.request(
+            envelope.agent,
+            envelope.lease_kind,
+            now,
+            owner=call.request_id or envelope.id,
+            deadline=_soonest(call.deadline, envelope.expires_at),
+            visitor=_Visit(self, envelope),
+        )
+        driver.carry_out(effects)
+
+    def accept(self, envelope: Envelope, lease: Lease) -> None:
+        """Into the mailbox, in the block that leased the runtime."""
+        assert lease.slot is not None, "a grant that had ended"
+        runtime = self._driver.runtimes[lease.slot.runtime_id]
+        envelope.ticket = None
+        envelope.lease = lease
+        try:
+            runtime.mailbox.put(envelope)
+        except InnkeeperError as refusal:
+            self.settle(envelope, None, refusal)
+            return
+        envelope.runtime_id = runtime.id
+        if envelope.kind == "followup":
+            lease.kind = LeaseKind.ENVELOPE  # nobody holds it any more
+            self._end_call(envelope)  # its sender waited for acceptance only
+        envelope.signal.notify()
+        self.go_on(runtime)
+
+    def settle(self, envelope: Envelope, output: Content, error: InnkeeperError | None) -> None:
+        """End an envelope: outcome, terminal event, lease. The one place where it happens."""
+        lease, envelope.lease = envelope.lease, None
+        envelope.ticket = None
+        envelope.settle(output, error)
+        self._end_call(envelope)
+        if envelope.outbox is not None:
+            envelope.outbox.put(_terminal(envelope, output, error))
+        if lease is not None:
+            self._driver.release(lease)
+
+    def _end_call(self, envelope: Envelope) -> None:
+        if envelope.call.chain:
+            self._calls.end(envelope.call.chain[-1], envelope.id)
+
+    # -- stopping -------------------------------------------------------------------------------
+
+    def withdraw(self, envelope: Envelope, error: InnkeeperError) -> bool:
+        """End an envelope that has not begun; False if it has."""
+        if envelope.stage is Stage.WAITING:
+            ticket = envelope.ticket
+            self.settle(envelope, None, error)
+            if ticket is not None:
+                self._driver.carry_out(self._driver.account.cancel(ticket, self._driver.now()))
+            return True
+        if envelope.stage is Stage.QUEUED:
+            runtime = self._runtime_of(envelope)
+            runtime.mailbox.remove(envelope)
+            self.settle(envelope, None, error)
+            return True
+        return False
+
+    def stop(self, runtime: Runtime, error: InnkeeperError) -> bool:
+        """Tell the active turn to stop; False if there is none or it is being committed."""
+        envelope = runtime.mailbox.active
+        if envelope is None or envelope.committing:
+            return False
+        if envelope.stop is None:
+            envelope.stop = error
+            if envelope.turn is not None:
+                envelope.turn.cancel_requested = error.message
+                assert runtime.task is not None, "a turn without a task"
+                runtime.task.cancel()
+        return True
+
+    def _runtime_of(self, envelope: Envelope) -> Runtime:
+        assert envelope.lease is not None, f"{envelope} has no lease"
+        assert envelope.lease.slot is not None, f"{envelope} outlived its runtime"
+        return self._driver.runtimes[envelope.lease.slot.runtime_id]
+
+    # -- turns ----------------------------------------------------------------------------------
+
+    def go_on(self, runtime: Runtime) -> None:
+        """Begin the next turn, if none runs; skip what came too late. A doomed runtime begins
+        nothing: what waits goes to the next life."""
+        mailbox = runtime.mailbox
+        if runtime.doom is not None:
+            return
+        while mailbox.active is None and (envelope := mailbox.take()) is not None:
+            late = self._too_late(envelope)
+            if late is None:
+                runtime.turn_started = self._driver.now()
+                runtime.task = self._loop.create_task(
+                    self._run(runtime, envelope),
+                    name=f"turn {envelope.id}",
+                    context=self._context.copy(),
+                )
+            else:
+                mailbox.active = None
+                self.settle(envelope, None, late)
+
+    def _too_late(self, envelope: Envelope) -> InnkeeperError | None:
+        if self._driver.now() < _soonest(envelope.call.deadline, envelope.expires_at):
+            return None
+        return DeadlineExceeded(f"{envelope.kind} waited in the mailbox beyond its deadline")
+
+    async def _run(self, runtime: Runtime, envelope: Envelope) -> None:
+        """One turn, in a task of its own. Ends in one synchronous block."""
+        output: Content = None
+        error: InnkeeperError | None = None
+        try:
+            output = await self._transact(runtime, envelope)
+        except InnkeeperError as failure:
+            error = failure
+        except GeneratorExit:
+            raise  # the loop is gone
+        except BaseException as fault:
+            error = host_failed("a turn", fault)
+        runtime.task = None
+        runtime.mailbox.active = None
+        runtime.last_status = _status(error)
+        self._calls.turn_ended(runtime.key)
+        if runtime.doom is not None:
+            self._driver.end(runtime)
+        self.settle(envelope, output, error)
+        self.go_on(runtime)
+
+    async def _transact(self, runtime: Runtime, envelope: Envelope) -> Content:
+        expected = envelope.expected_version
+        if expected is not None and expected != runtime.version:
+            raise VersionMismatch(
+                f"{runtime.key} has version {runtime.version}, not {expected}",
+                metadata={"version": str(runtime.version)},
+            )
+        try:
+            output = await self._handle(runtime, envelope)
+            envelope.committing = True
+            await runtime.save(self._store, self._limits.max_state_bytes)
+        except InnkeeperError as error:
+            self._undo(runtime, error)
+            raise
+        return output
+
+    def _undo(self, runtime: Runtime, error: InnkeeperError) -> None:
+        """Back to the last committed state; where that cannot be, this life is over."""
+        if isinstance(error, StaleEpoch | AgentDeleted) and not error.metadata.get("through"):
+            runtime.doom = error
+        try:
+            runtime.roll_back()
+        except Exception as fault:
+            runtime.doom = runtime.doom or handler_failed(runtime.key, "its state", fault)
+
+    async def _handle(self, runtime: Runtime, envelope: Envelope) -> Content:
+        if envelope.stop is not None:
+            raise envelope.stop  # stopped before its first step
+        turn = envelope.turn = self._turn(runtime, envelope)
+        current_turn.set(turn)
+        limit = self._loop.call_later(self._limits.turn_timeout, self._overstay, runtime, envelope)
+        try:
+            output = await envelope.work.run(runtime.instance, turn)
+        except GeneratorExit:
+            raise
+        except BaseException as fault:
+            envelope.committing = True
+            error = envelope.stop or _meaning(runtime, envelope, fault)
+            await _absorb_cancellation()
+            raise error from None
+        finally:
+            envelope.committing = True  # beyond stopping, also when it failed
+            limit.cancel()
+        await _absorb_cancellation()
+        if envelope.stop is not None:  # it returned in spite of it: nothing is kept all the same
+            raise envelope.stop
+        return output
+
+    def _overstay(self, runtime: Runtime, envelope: Envelope) -> None:
+        if runtime.mailbox.active is envelope:
+            limit = self._limits.turn_timeout
+            self.stop(runtime, DeadlineExceeded(f"the turn took longer than {limit:g} s"))
+
+    def _turn(self, runtime: Runtime, envelope: Envelope) -> Turn:
+        call = envelope.call
+        return Turn(
+            id=envelope.id,
+            kind=envelope.kind,
+            key=runtime.key,
+            epoch=runtime.epoch,
+            principal=call.principal,
+            request_id=call.request_id,
+            deadline=call.deadline,
+            metadata=call.metadata,
+            chain=(*call.chain, runtime.key),
+            outbox=envelope.outbox,
+        )
+
+
+def _meaning(runtime: Runtime, envelope: Envelope, fault: BaseException) -> InnkeeperError:
+    """What a handler's exception tells its caller. A CancelledError that nobody asked for is the
+    handler's own, and fails this turn alone, like any other exception."""
+    if isinstance(fault, AgentError):
+        return fault
+    if isinstance(fault, InnkeeperError):
+        return passed_through(runtime.key, fault)
+    return handler_failed(runtime.key, envelope.kind, fault)
+
+
+async def _absorb_cancellation() -> None:
+    """Forget cancellations aimed at the handler, delivered or not, before work of the host."""
+    task = asyncio.current_task()
+    assert task is not None
+    if not task.cancelling():
+        return
+    while task.cancelling():
+        task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        pass
+
+
+def _terminal(envelope: Envelope, output: Content, error: InnkeeperError | None) -> Event:
+    body: Body
+    if error is None:
+        body = Completed(output)
+    elif isinstance(error, WorkCancelled):
+        body = Cancelled(error.message)
+    else:
+        body = Failed(error)
+    turn = envelope.turn
+    if turn is None:
+        return Event(0, envelope.id, 1, body)
+    return Event(turn.epoch, envelope.id, turn.last_seq + 1, body)
+
+
+def _status(error: InnkeeperError | None) -> str:
+    if error is None:
+        return "completed"
+    return "cancelled" if isinstance(error, WorkCancelled) else "failed"
+
+
+def _soonest(deadline: float | None, expires_at: float | None) -> float:
+    infinity = float("inf")
+    return min(
+        infinity if deadline is None else deadline,
+        infinity if expires_at is None else expires_at,
+    )
