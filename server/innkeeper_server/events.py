@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
-from innkeeper_server.content import Content, JsonValue
+from innkeeper_server.content import Content
 from innkeeper_server.errors import InnkeeperError, SlowReader
 from innkeeper_server.signals import Signal
 
@@ -31,7 +32,7 @@ class Custom:
     """Anything else that the agent chose to say."""
 
     name: str
-    data: JsonValue
+    data: Any  # JSON, once it is on its way
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,8 +92,8 @@ class Lives:
         try:
             stored = await self._store.hydrate(runtime.key)
             runtime.epoch, runtime.version = stored.epoch, stored.version
-            runtime.committed = stored.state
             runtime.instance = runtime.type.create(runtime.key, runtime, stored.state)
+            runtime.restored(stored.state)
             await runtime.type.start(runtime.instance)
         except (asyncio.CancelledError, GeneratorExit):
             raise

@@ -517,11 +517,12 @@ class Account:
         return True
 
     def _rest(self, slot: Slot, now: float) -> None:
-        """Nobody owns it any more: to the tail of the idle line."""
+        """Nobody owns it any more: to the tail of the idle line, unless it is on its way out."""
         slot.leases = None
         slot.idle_since = now
         slot.idle_seq = next(self._numbers)
-        self.idle.append(slot)
+        if slot.phase is Phase.RESIDENT:
+            self.idle.append(slot)
 
     def _leave_line(self, slot: Slot) -> None:
         if self.held.pop(slot.runtime_id, None) is None:

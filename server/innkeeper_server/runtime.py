@@ -52,6 +52,7 @@ class Runtime:
         "instance",
         "jobs",
         "key",
+        "known",
         "last_status",
         "loaded",
         "mailbox",
@@ -75,7 +76,8 @@ class Runtime:
         self.mailbox = Mailbox(mailbox_size)
         self.epoch = 0  # until hydrated
         self.version = 0
-        self.committed: bytes | None = None
+        self.committed: bytes | None = None  # what the store has
+        self.known: bytes | None = None  # the same as this code writes it; what a change is told by
         self.instance: Any = None
         self.loaded = False
         self.doom: InnkeeperError | None = None  # why this life must end, once that is known
@@ -102,13 +104,18 @@ class Runtime:
 
     # State.
 
+    def restored(self, state: bytes | None) -> None:
+        """The instance holds what the store has."""
+        self.committed = state
+        self.known = self.type.known(self.instance, state)
+
     async def save(self, store: Store, max_bytes: int) -> None:
         """Commit the state if it changed. Cannot be cut half-way: a commit that was begun is seen
         to its end, so what memory holds and what the store holds never part."""
         while self._saving is not None:
             await finished(self._saving)
         state = self._dump()
-        if state is None or state == self.committed:
+        if state is None or state == self.known:
             return
         if len(state) > max_bytes:
             raise TooLarge(
@@ -124,7 +131,7 @@ class Runtime:
 
     def _dump(self) -> bytes | None:
         try:
-            return self.type.dump(self.instance, self.committed)
+            return self.type.dump(self.instance, self.known)
         except InnkeeperError:
             raise
         except Exception as fault:
@@ -135,7 +142,7 @@ class Runtime:
             self.version = await store.commit(
                 self.key, epoch=self.epoch, version=self.version, state=state
             )
-            self.committed = state
+            self.committed = self.known = state
         finally:
             self._saving = None
 

@@ -1,0 +1,53 @@
+"""Where agents' states are kept: one protocol, and a store in memory or in a file.
+
+Owns the choice of a store by its URL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from innkeeper_server.store.memory import MemoryStore
+from innkeeper_server.store.protocol import Hydrated, Page, Record, Store
+from innkeeper_server.store.sqlite import SQLiteStore
+
+__all__ = ["Hydrated", "MemoryStore", "Page", "Record", "SQLiteStore", "Store", "open_store"]
+
+_SQLITE = "sqlite:///"
+
+
+def open_store(url: str, *, busy_timeout: float = 5.0) -> Store:
+    """The store that a URL names, yet to be opened: `await store.open()`.
+
+    `memory:`, or `sqlite:///` and a path as it is, so that an absolute one has four slashes. `~` is
+    the home directory. `busy_timeout` is in seconds. ValueError names the URL and its fault.
+    """
+    if url == "memory:":
+        return MemoryStore()
+    if not url.startswith(_SQLITE):
+        raise ValueError(
+            f"{_shown(url)} names no store: it must be memory: or sqlite:///PATH "
+            "(sqlite:////PATH for an absolute one)"
+        )
+    path = url.removeprefix(_SQLITE)
+    if fault := _fault_of(path):
+        raise ValueError(f"{_shown(url)} names no database file: {fault}")
+    return SQLiteStore(os.path.expanduser(path), busy_timeout=busy_timeout)
+
+
+def _fault_of(path: str) -> str:
+    if not path or path.endswith("/"):
+        return "the path must end in a file name"
+    if path == ":memory:":
+        return "the store in memory is memory:"
+    if "?" in path:
+        return "it takes no parameters"
+    if "\0" in path:
+        return "the path has a null character"
+    return ""
+
+
+def _shown(url: str) -> str:
+    """The URL for a message, without the password that one of another kind may carry."""
+    return repr(re.sub(r"//[^/]*@", "//***@", url))

@@ -1,0 +1,39 @@
+"""Who may write: the one rule that every store applies.
+
+Owns the comparison of a writer's epoch and version with the stored ones, and its refusals.
+"""
+
+from __future__ import annotations
+
+from innkeeper_server.errors import AgentDeleted, StaleEpoch
+from innkeeper_server.identity import AgentKey
+
+__all__ = ["check_living", "check_writer"]
+
+
+def check_living(key: AgentKey, *, deleted: bool) -> None:
+    """Raise AgentDeleted if the agent's row is a tombstone."""
+    if deleted:
+        raise AgentDeleted(f"agent {key} was deleted", metadata={"agent": str(key)})
+
+
+def check_writer(
+    key: AgentKey, stored: tuple[int, int, bool] | None, *, epoch: int, version: int
+) -> None:
+    """Raise AgentDeleted or StaleEpoch unless the writer's numbers are the stored ones.
+
+    `stored` is the row's (epoch, version, deleted). An agent without a row has no writer: whoever
+    hydrated it made the row, so this writer comes from another life of the whole store.
+    """
+    if stored is None:
+        raise _stale(key, f"it is not in the store; the writer has epoch {epoch}")
+    stored_epoch, stored_version, deleted = stored
+    check_living(key, deleted=deleted)
+    if stored_epoch != epoch:
+        raise _stale(key, f"its epoch is {stored_epoch}, the writer has {epoch}")
+    if stored_version != version:
+        raise _stale(key, f"its version is {stored_version}, the writer has {version}")
+
+
+def _stale(key: AgentKey, why: str) -> StaleEpoch:
+    return StaleEpoch(f"agent {key} has another writer: {why}", metadata={"agent": str(key)})

@@ -1,0 +1,98 @@
+"""The store that forgets: for tests, and for hosts whose agents may be lost.
+
+Owns the rows in a dict. They outlive `close`, so that a test can restart a host over them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from innkeeper_server.errors import StoreUnavailable
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.store.fencing import check_living, check_writer
+from innkeeper_server.store.protocol import Hydrated, Page, Record
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """A `Store` in this process. No call ever waits."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._rows: dict[AgentKey, Record] = {}
+        self._open = False
+
+    async def open(self) -> None:
+        self._open = True
+
+    async def close(self) -> None:
+        self._open = False
+
+    async def hydrate(self, key: AgentKey) -> Hydrated:
+        row = self._row(key)
+        if row is None:
+            now = self._clock()
+            row = Record(key, 1, 0, None, created_at=now, updated_at=now)
+        else:
+            check_living(key, deleted=row.deleted)
+            row = replace(row, epoch=row.epoch + 1)
+        self._rows[key] = row
+        return Hydrated(row.epoch, row.version, row.state, row.created_at)
+
+    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
+        row = self._row(key)
+        stored = None if row is None else (row.epoch, row.version, row.deleted)
+        check_writer(key, stored, epoch=epoch, version=version)
+        assert row is not None
+        self._rows[key] = replace(row, version=version + 1, state=state, updated_at=self._clock())
+        return version + 1
+
+    async def read(self, key: AgentKey) -> Record | None:
+        row = self._row(key)
+        return None if row is None or row.deleted else row
+
+    async def list(
+        self,
+        tenant: str,
+        *,
+        type: str = "",
+        prefix: str = "",
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Page:
+        self._check_open()
+        found = (
+            row
+            for key, row in self._rows.items()
+            if key.tenant == tenant
+            and not row.deleted
+            and (not type or key.type == type)
+            and key.id.startswith(prefix)
+            and (after is None or (key.type, key.id) > after)
+        )
+        page = heapq.nsmallest(limit, found, key=lambda row: row.key)
+        return [replace(row, state=None) for row in page]
+
+    async def delete(self, key: AgentKey) -> bool:
+        row = self._row(key)
+        if row is None or row.deleted:
+            return False
+        self._rows[key] = replace(
+            row, epoch=row.epoch + 1, state=None, updated_at=self._clock(), deleted=True
+        )
+        return True
+
+    async def ping(self) -> None:
+        self._check_open()
+
+    def _row(self, key: AgentKey) -> Record | None:
+        self._check_open()
+        return self._rows.get(key)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreUnavailable("the store is not open")

@@ -1,0 +1,110 @@
+"""What a store promises, whatever keeps the data.
+
+Owns the `Store` protocol and its records. A store keeps one row for each agent that ever lived:
+
+    epoch     raised by every hydration; the number of the writer that may commit
+    version   raised by every commit; 0 until the first
+    state     the bytes of the last commit, None before it
+    deleted   a tombstone: the row stays, the state goes, and nothing revives the agent
+
+Every write carries the epoch and the version that the writer holds, and the store refuses it if
+either has moved. So a runtime that was replaced, paused or cut off can do no harm.
+
+Every method may raise `StoreUnavailable`: the data cannot be reached now, and nothing that was
+acknowledged is lost. The call that failed was not kept; only if the words say that the outcome is
+unknown may it turn out to be kept. A later commit with the old version is then refused as
+`StaleEpoch`, and never written over it. A call whose caller is cancelled may be kept or not, but
+never in part.
+
+Any other exception than those named is a defect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from innkeeper_server.identity import AgentKey
+
+__all__ = ["Hydrated", "Page", "Record", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hydrated:
+    """What a new writer of an agent starts from. `created_at` is in seconds of Unix time."""
+
+    epoch: int
+    version: int
+    state: bytes | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One agent as it is stored. Times are in seconds of Unix time.
+
+    `updated_at` is the time of the last commit, or of creation before the first.
+    """
+
+    key: AgentKey
+    epoch: int
+    version: int
+    state: bytes | None
+    created_at: float
+    updated_at: float
+    deleted: bool = False
+
+
+Page = list[Record]
+
+
+class Store(Protocol):
+    """Agents' states, fenced by epochs. Used on the loop that opened it, which it never blocks."""
+
+    async def open(self) -> None:
+        """Make the store ready. StoreUnavailable says what is wrong with the place, by name."""
+
+    async def close(self) -> None:
+        """Refuse new calls, finish the accepted ones, let the data go. Idempotent and bounded.
+
+        StoreUnavailable if the accepted calls could not be finished in time.
+        """
+
+    async def hydrate(self, key: AgentKey) -> Hydrated:
+        """Take the next epoch for the agent, durably, and return what its new writer starts from.
+
+        An agent that never lived is created, with epoch 1. Raises AgentDeleted.
+        """
+
+    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
+        """Keep `state`, durably, and return the new version.
+
+        Raises StaleEpoch if `epoch` or `version` is not the stored one, and AgentDeleted.
+        """
+
+    async def read(self, key: AgentKey) -> Record | None:
+        """The agent as it is stored; None if it never lived or was deleted. Creates nothing."""
+
+    async def list(
+        self,
+        tenant: str,
+        *,
+        type: str = "",
+        prefix: str = "",
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """At most `limit` living agents of a tenant, in order of (type, id), without their states.
+
+        `type` and `prefix` narrow the list: the whole type, the literal beginning of the id.
+        `after` is the (type, id) that the page before ended with. Order is by code points.
+        """
+
+    async def delete(self, key: AgentKey) -> bool:
+        """Leave a tombstone and raise the epoch, so that a living writer is fenced off.
+
+        True if the agent lived until now. An id that never lived gets no tombstone.
+        """
+
+    async def ping(self) -> None:
+        """Return if the data can be read and written now."""

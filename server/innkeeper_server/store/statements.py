@@ -1,0 +1,152 @@
+"""The SQL on the table of agents.
+
+Owns what each call of the store does inside a transaction. Every function takes the connection
+first, so that a later transaction can be put together from several of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.store.faults import Unusable
+from innkeeper_server.store.fencing import check_living, check_writer
+from innkeeper_server.store.protocol import Hydrated, Page, Record
+
+__all__ = ["check", "check_writable", "commit", "delete", "hydrate", "page", "page_query", "read"]
+
+_ONE = "WHERE tenant = ? AND type = ? AND id = ?"
+
+
+def hydrate(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> Hydrated:
+    row = connection.execute(
+        f"SELECT epoch, version, deleted, state, created_at FROM agents {_ONE}", key
+    ).fetchone()
+    if row is None:
+        return _create(connection, key, now)
+    epoch, version, deleted, state, created_at = row
+    check_living(key, deleted=bool(deleted))
+    connection.execute(f"UPDATE agents SET epoch = epoch + 1 {_ONE}", key)
+    return Hydrated(epoch + 1, version, state, created_at)
+
+
+def _create(connection: sqlite3.Connection, key: AgentKey, now: float) -> Hydrated:
+    connection.execute(
+        "INSERT INTO agents (tenant, type, id, epoch, version, deleted, created_at, updated_at) "
+        "VALUES (?, ?, ?, 1, 0, 0, ?, ?)",
+        (*key, now, now),
+    )
+    return Hydrated(1, 0, None, now)
+
+
+def commit(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    *,
+    epoch: int,
+    version: int,
+    state: bytes,
+    now: float,
+) -> int:
+    done = connection.execute(
+        "UPDATE agents SET state = ?, version = version + 1, updated_at = ? "
+        f"{_ONE} AND epoch = ? AND version = ? AND deleted = 0",
+        (state, now, *key, epoch, version),
+    )
+    if done.rowcount == 0:
+        stored = connection.execute(
+            f"SELECT epoch, version, deleted FROM agents {_ONE}", key
+        ).fetchone()
+        check_writer(key, stored, epoch=epoch, version=version)
+        raise AssertionError("a commit that nothing forbids was not made")
+    return version + 1
+
+
+def delete(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> bool:
+    done = connection.execute(
+        "UPDATE agents SET deleted = 1, state = NULL, epoch = epoch + 1, updated_at = ? "
+        f"{_ONE} AND deleted = 0",
+        (now, *key),
+    )
+    return done.rowcount == 1
+
+
+def read(connection: sqlite3.Connection, key: AgentKey) -> Record | None:
+    row = connection.execute(
+        f"SELECT epoch, version, state, created_at, updated_at FROM agents {_ONE} AND deleted = 0",
+        key,
+    ).fetchone()
+    return None if row is None else Record(key, *row)
+
+
+def page(
+    connection: sqlite3.Connection,
+    tenant: str,
+    *,
+    type: str,
+    prefix: str,
+    after: tuple[str, str] | None,
+    limit: int,
+) -> Page:
+    if type and after is not None and after[0] != type:
+        if after[0] > type:
+            return []
+        after = None
+    sql, values = page_query(tenant, type, prefix, after)
+    rows = connection.execute(sql, (*values, limit)).fetchall()
+    return [
+        Record(AgentKey(tenant, type, id), epoch, version, None, created_at, updated_at)
+        for type, id, epoch, version, created_at, updated_at in rows
+    ]
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raise if the database cannot be read."""
+    if connection.execute("SELECT version FROM schema_version").fetchone() is None:
+        raise Unusable("the database has lost its schema")
+
+
+def check_writable(connection: sqlite3.Connection) -> None:
+    """Raise if the database cannot be written. Changes nothing, so nothing is flushed.
+
+    To begin a transaction proves too little: SQLite begins one in a read-only file too.
+    """
+    connection.execute("UPDATE schema_version SET version = version WHERE FALSE")
+
+
+def page_query(
+    tenant: str, type: str, prefix: str, after: tuple[str, str] | None
+) -> tuple[str, list[str]]:
+    """The query for a page, and its values but for the limit.
+
+    It walks the index between two places, by comparison only: so every character stands for
+    itself, and a page costs as much as it holds. `after` is of `type`, if there is a type.
+    """
+    bounds: list[tuple[str, tuple[str, ...]]] = [("tenant = ?", (tenant,))]
+    if type:
+        bounds.append(("type = ?", (type,)))
+    elif after is not None:
+        bounds.append(("(type, id) > (?, ?)", after))
+    if type and after is not None and after[1] >= prefix:
+        bounds.append(("id > ?", after[1:]))
+    elif prefix:
+        bounds.append(("id >= ?", (prefix,)))
+    if (end := _end_of(prefix)) is not None:
+        bounds.append(("id < ?", (end,)))
+    where = " AND ".join(term for term, _ in bounds)
+    sql = (
+        "SELECT type, id, epoch, version, created_at, updated_at FROM agents "
+        f"WHERE {where} AND deleted = 0 ORDER BY type, id LIMIT ?"
+    )
+    return sql, [value for _, values in bounds for value in values]
+
+
+def _end_of(prefix: str) -> str | None:
+    """The least text above everything that begins with the prefix; None if there is none."""
+    for length in range(len(prefix), 0, -1):
+        point = ord(prefix[length - 1])
+        if point < 0x10FFFF:
+            # The surrogates are no characters: U+E000 comes next after U+D7FF.
+            following = 0xE000 if point == 0xD7FF else point + 1
+            return prefix[: length - 1] + chr(following)
+    return None
