@@ -82,8 +82,6 @@ _HINTS = {
     "NOT_RESIDENT": "`innkeeper residents` lists who is",
     "STALE_RUNTIME": "`innkeeper why TYPE/ID` shows the runtime that lives now",
     "DRAINING": "`innkeeper undrain` takes work again",
-    "HANDLER_FAILED": "the host's log has what was raised",
-    "INTERNAL": "the host's log has the cause",
     "OUTCOME_UNKNOWN": "the work may have run; look before you repeat it",
     "DEADLINE_EXCEEDED": "--timeout gives it longer; it may still run",
 }
@@ -92,12 +90,13 @@ _HINTS = {
 def exit_of(error: InnkeeperError) -> Exit:
     """The exit code for an error."""
     if error.reason:
-        return _BY_REASON.get(error.reason, Exit.FAILED)
+        code = _BY_REASON.get(error.reason, Exit.FAILED)
+        # A wrong call that the agent made of another agent is not a wrong command.
+        nested = "through" in error.metadata and code in (Exit.USAGE, Exit.NOT_FOUND)
+        return Exit.FAILED if nested else code
     return _BY_CODE.get(error.code, Exit.FAILED)
 
 
 def hint_of(error: InnkeeperError) -> str:
     """What a person may do about it; "" if there is nothing to say."""
-    hint = _HINTS.get(error.reason, "")
-    error_id = error.metadata.get("error_id")
-    return f"{hint}, under {error_id}" if hint and error_id else hint
+    return _HINTS.get(error.reason, "")

@@ -1,0 +1,1 @@
+"""The services: translation between messages and the host's calls. Decides nothing."""

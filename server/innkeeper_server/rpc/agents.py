@@ -1,0 +1,101 @@
+"""AgentService: work for agents, as gRPC methods.
+
+Owns each method's course from the request to its status: what the host makes of the request, what
+of it is written, and what becomes of the work when the caller leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import grpc
+
+from innkeeper.v1 import agent_service_pb2 as agent_pb
+from innkeeper_server.events import Event
+from innkeeper_server.host import Host
+from innkeeper_server.mailbox import Envelope
+from innkeeper_server.rpc import ingress
+from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
+from innkeeper_server.rpc.conversation import Session
+from innkeeper_server.rpc.convert import to_event
+
+SERVICE = "innkeeper.v1.AgentService"
+
+
+class AgentService:
+    """The methods; `handlers` is what a server registers."""
+
+    def __init__(self, host: Host, boundary: Boundary) -> None:
+        self._host = host
+        self._boundary = boundary
+        self._numbers = itertools.count(1)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """A handler for each method, by its name."""
+        unary, streaming = self._boundary.unary, self._boundary.streaming
+        return {
+            "Invoke": unary(f"{SERVICE}/Invoke", agent_pb.InvokeRequest, self._invoke),
+            "StreamChat": streaming(f"{SERVICE}/StreamChat", agent_pb.StreamChatRequest, self._chat),
+            "Followup": unary(f"{SERVICE}/Followup", agent_pb.FollowupRequest, self._followup),
+            "Cancel": unary(f"{SERVICE}/Cancel", agent_pb.CancelRequest, self._cancel),
+            "Session": self._boundary.conversation(
+                f"{SERVICE}/Session", agent_pb.SessionRequest, self._session
+            ),
+        }
+
+    async def _invoke(
+        self, request: agent_pb.InvokeRequest, info: CallInfo
+    ) -> agent_pb.InvokeResponse:
+        envelope = ingress.invoke(self._host, request, info.call)
+        try:
+            return ingress.invoked(envelope, await envelope.outcome())
+        finally:
+            ingress.left(self._host, envelope)
+
+    async def _followup(
+        self, request: agent_pb.FollowupRequest, info: CallInfo
+    ) -> agent_pb.FollowupResponse:
+        envelope = ingress.followup(self._host, request, info.call)
+        try:
+            await envelope.accepted()
+            return ingress.followed_up(envelope)
+        finally:
+            ingress.left(self._host, envelope)
+
+    async def _chat(
+        self, request: agent_pb.StreamChatRequest, info: CallInfo, write: Write
+    ) -> None:
+        envelope = ingress.chat(self._host, request, info.call)
+        try:
+            await self._stream(envelope, write)
+        finally:
+            ingress.left(self._host, envelope)
+
+    async def _stream(self, envelope: Envelope, write: Write) -> None:
+        """One message for each event. A refusal is a status alone, so that clients may retry it by
+        themselves; once there was an event, the status agrees with the last one."""
+        outbox = envelope.outbox
+        assert outbox is not None, "a chat without an outbox"
+        await envelope.accepted()
+        runtime_id = envelope.runtime_id  # on the first message only
+        while events := await outbox.read():
+            for event in events:
+                await write(_said(event, runtime_id))
+                runtime_id = ""
+        if envelope.error is not None:
+            raise envelope.error
+
+    async def _cancel(
+        self, request: agent_pb.CancelRequest, info: CallInfo
+    ) -> agent_pb.CancelResponse:
+        return ingress.cancelled(ingress.cancel(self._host, request, info.call))
+
+    async def _session(self, read: Read, write: Write, info: CallInfo) -> None:
+        name = f"{self._host.id}-s{next(self._numbers)}"
+        limit = self._boundary.max_message_bytes
+        await Session(self._host, name, info.call, max_message_bytes=limit).run(read, write)
+
+
+def _said(event: Event, runtime_id: str) -> agent_pb.StreamChatResponse:
+    return agent_pb.StreamChatResponse(event=to_event(event), runtime_id=runtime_id)

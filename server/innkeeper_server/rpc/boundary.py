@@ -1,0 +1,233 @@
+"""The one wrapper round every handler, made when the method is registered.
+
+Owns what must hold for each call, whatever it does: the request is parsed here, so that a broken
+one is INVALID_ARGUMENT; what is known of the caller is copied, so that gRPC's context, which is
+deadly to touch after the call, never leaves this file; every exception becomes a status here and
+nowhere else; and every running call is known, so that a stop can wait for it.
+
+A CancelledError that the client did not cause would leave it without any status. It becomes one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from innkeeper_server.errors import (
+    DeadlineExceeded,
+    InnkeeperError,
+    InvalidRequest,
+    TooLarge,
+    WorkCancelled,
+)
+from innkeeper_server.faults import host_failed
+from innkeeper_server.mailbox import Call
+from innkeeper_server.rpc.status import to_status, trailers
+
+log = logging.getLogger("innkeeper.rpc")
+
+REQUEST_ID_KEY = "x-request-id"
+TENANT = "default"  # until there is authentication, everybody is of one tenant
+PRINCIPAL = "local"
+MAX_METADATA_VALUE = 256
+
+Request = TypeVar("Request", bound=Message)
+Reply = Message
+Write = Callable[[Message], Awaitable[None]]
+Read = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """What is known of one RPC, copied at its start."""
+
+    method: str
+    peer: str
+    call: Call
+
+
+class Boundary:
+    """Makes handlers, and knows the calls that run. `max_deadline` bounds unary calls in seconds,
+    also those that name no deadline."""
+
+    def __init__(self, *, max_message_bytes: int, default_deadline: float | None = None) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.default_deadline = default_deadline
+        self.running: set[asyncio.Task[Any]] = set()
+        self.finished: dict[tuple[str, str], int] = {}  # calls by method and code name
+
+    # -- handlers of the four shapes that there are ---------------------------------------------
+
+    def unary(
+        self,
+        method: str,
+        request_type: type[Request],
+        serve: Callable[[Request, CallInfo], Awaitable[Message]],
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler for one request and one reply."""
+
+        async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            async with _Call(self, method, context) as call:
+                request = self._parsed(request_type, raw)
+                reply = await serve(request, call.info)
+                return self._serialised(reply)
+            raise AssertionError("a failed call was not aborted")
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    def streaming(
+        self,
+        method: str,
+        request_type: type[Request],
+        serve: Callable[[Request, CallInfo, Write], Awaitable[None]],
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler for one request and many replies. `serve` writes; it must have one writer."""
+
+        async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            async with _Call(self, method, context) as call:
+                await serve(self._parsed(request_type, raw), call.info, self._writer(context))
+
+        return grpc.unary_stream_rpc_method_handler(handle)
+
+    def conversation(
+        self,
+        method: str,
+        request_type: type[Request],
+        serve: Callable[[Read, Write, CallInfo], Awaitable[None]],
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler for many requests and many replies.
+
+        `serve` gets a `read` that returns a request, or None at the end of the client's stream,
+        which may be a clean end, a lost connection or a cancellation: it cannot be told. There
+        must be one reader and one writer, and none may outlive `serve`.
+        """
+
+        async def handle(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            async with _Call(self, method, context) as call:
+
+                async def read() -> Request | None:
+                    raw = await context.read()
+                    if raw is grpc.aio.EOF:
+                        return None
+                    return self._parsed(request_type, raw)
+
+                await serve(read, self._writer(context), call.info)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def _parsed(self, request_type: type[Request], raw: bytes) -> Request:
+        try:
+            return request_type.FromString(raw)
+        except DecodeError:
+            name = request_type.DESCRIPTOR.full_name
+            raise InvalidRequest.of("request", f"is no valid {name}") from None
+
+    def _serialised(self, reply: Message) -> bytes:
+        raw = reply.SerializeToString()
+        if len(raw) > self.max_message_bytes:
+            raise TooLarge(
+                f"the reply has {len(raw)} bytes; at most {self.max_message_bytes}",
+                metadata={"limit": str(self.max_message_bytes)},
+            )
+        return raw
+
+    def _writer(self, context: grpc.aio.ServicerContext[Any, Any]) -> Write:
+        async def write(reply: Message) -> None:
+            await context.write(self._serialised(reply))
+
+        return write
+
+    def count(self, method: str, code: str) -> None:
+        """Note how a call ended."""
+        self.finished[method, code] = self.finished.get((method, code), 0) + 1
+
+    async def finish(self, timeout: float) -> bool:
+        """Wait for running calls, at most `timeout` seconds; tell whether all have ended."""
+        tasks = set(self.running)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+        return not self.running
+
+
+class _Call:
+    """One RPC from its first step to its status."""
+
+    __slots__ = ("_boundary", "_context", "_task", "info")
+
+    def __init__(
+        self, boundary: Boundary, method: str, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._boundary = boundary
+        self._context = context
+        self._task = task
+        self.info = _copied(method, context, boundary.default_deadline)
+
+    async def __aenter__(self) -> _Call:
+        self._boundary.running.add(self._task)
+        return self
+
+    async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        self._boundary.running.discard(self._task)
+        if fault is None:
+            self._boundary.count(self.info.method, "OK")
+            return
+        if isinstance(fault, asyncio.CancelledError) and self._task.cancelling():
+            self._boundary.count(self.info.method, "CANCELLED")
+            return  # the client left, or its deadline passed: nobody is there to be told
+        if isinstance(fault, GeneratorExit):
+            return
+        error = _meaning(self.info.method, fault)
+        status = to_status(error)
+        self._boundary.count(self.info.method, error.status_code.name)
+        await self._context.abort(
+            error.status_code, status.message, trailing_metadata=trailers(error, status)
+        )
+
+
+def _meaning(method: str, fault: BaseException) -> InnkeeperError:
+    if isinstance(fault, InnkeeperError):
+        return fault
+    if isinstance(fault, asyncio.CancelledError):
+        return WorkCancelled("the work was cancelled inside the host")
+    if isinstance(fault, TimeoutError):
+        return DeadlineExceeded("the call took too long")
+    return host_failed(method, fault)
+
+
+def _copied(
+    method: str, context: grpc.aio.ServicerContext[Any, Any], default: float | None
+) -> CallInfo:
+    """Everything there is to know of the caller, in values of our own."""
+    metadata = _texts(context.invocation_metadata() or ())
+    left = context.time_remaining()
+    left = default if left is None else left
+    deadline = None if left is None else asyncio.get_running_loop().time() + left
+    request_id = metadata.get(REQUEST_ID_KEY, "")[:MAX_METADATA_VALUE] or secrets.token_hex(8)
+    call = Call(
+        principal=PRINCIPAL,
+        tenant=TENANT,
+        request_id=request_id,
+        deadline=deadline,
+        metadata=metadata,
+    )
+    return CallInfo(method, context.peer(), call)
+
+
+def _texts(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """The caller's own metadata as agents may see it: text only, no credentials."""
+    return {
+        key: value
+        for key, value in pairs
+        if isinstance(value, str) and key not in ("authorization", "cookie", "user-agent")
+    }
