@@ -17,29 +17,26 @@ slots are handed to them, never raced for. Every operation ends in `_pump`, the 
 matches slots with tickets, so no wake-up can be lost. An operation with a stale claim, an ended
 lease or an unknown runtime changes nothing.
 
-`explain.py` words what is here for people; `audit.py` checks it.
+Three layers: `ledger.py` (what is), `waiting.py` (who waits), and here, what is to be done.
+`explain.py` words it for people; `audit.py` checks it.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from math import inf
 
 from innkeeper_server import audit, explain
 from innkeeper_server.errors import Draining, InnkeeperError, TooManyWaiting
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.ledger import void
 from innkeeper_server.slots import (
-    TRANSITIONS,
     Claim,
     ClaimReason,
     Discard,
     Effect,
     Evict,
     Grant,
-    IdleLine,
-    LazyHeap,
     Lease,
     LeaseKind,
     Load,
@@ -48,8 +45,8 @@ from innkeeper_server.slots import (
     Slot,
     Ticket,
     TicketState,
-    Transition,
 )
+from innkeeper_server.waiting import Waiting
 
 Effects = list[Effect]
 
@@ -57,7 +54,7 @@ Effects = list[Effect]
 _INNER = frozenset({LeaseKind.CALL, LeaseKind.JOB, LeaseKind.ENVELOPE})
 
 
-class Account:
+class Account(Waiting):
     """See the module. All times are seconds on one monotonic clock of the caller's choice.
 
     `idle_timeout`: how long an unowned agent stays. `admission_timeout`: how long a ticket waits
@@ -78,6 +75,7 @@ class Account:
         eviction_time: float = 30.0,
         story_length: int = 10_000,
     ) -> None:
+        super().__init__(story_length)
         self.capacity = capacity
         self.idle_timeout = idle_timeout
         self.admission_timeout = admission_timeout
@@ -87,25 +85,11 @@ class Account:
         self.eviction_time = eviction_time
         self.live: Callable[[], Collection[int]] | None = None
         self.draining = False
-        self.waiting = 0
-        self.count = dict.fromkeys(Phase, 0)
-        self.idle = IdleLine()
-        self.story: deque[Transition] = deque(maxlen=story_length)
         self.loaded_total = self.evicted_total = self.refused_total = 0
         self.reconciled_total = self.overrun_total = 0
-        self.slots: dict[AgentKey, Slot] = {}
-        # Agents without a slot, each with the tickets that want it; `line` orders them.
-        self.wanted: dict[AgentKey, dict[int, Ticket]] = {}
-        self.line: LazyHeap[AgentKey] = LazyHeap(self._stands_in_line)
-        self.deadlines: LazyHeap[Ticket | Lease] = LazyHeap(_still_counts)
-        # Slots on their way out whose agent is wanted again.
-        self.returning: set[Slot] = set()
-        # Idle residents whose eviction failed, left alone until the time beside them.
-        self.held: dict[int, tuple[float, Slot]] = {}
         # Revocable claims made for the line, youngest last.
         self._for_line: dict[int, Slot] = {}
         self._compared_at = -inf
-        self._numbers = itertools.count(1)
         self._out: Effects = []
 
     # -- callers --------------------------------------------------------------------------------
@@ -159,7 +143,7 @@ class Account:
 
     def release(self, lease: Lease, now: float) -> Effects:
         """End a lease. The last one to go puts the runtime at the tail of the idle line."""
-        return self._pump(now) if self._end(lease, now) else []
+        return self._pump(now) if self._let_go(lease, now) else []
 
     def cancel(self, ticket: Ticket, now: float) -> Effects:
         """Withdraw a ticket. If it was granted meanwhile, the grant is given back."""
@@ -216,7 +200,7 @@ class Account:
         if slot.leases and not claim.force:
             self._unclaim(slot, "owned again", now)
             return False, self._pump(now)
-        _void(slot)
+        void(slot)
         self._for_line.pop(claim.token, None)
         self._move(slot, Phase.STOPPING, claim.reason.value, now)
         return True, self._pump(now)
@@ -316,14 +300,6 @@ class Account:
         defects = self._reconcile(live, now)
         return defects, self._pump(now)
 
-    def tickets(self) -> Iterable[Ticket]:
-        """Everybody who waits, in no particular order."""
-        for tickets in self.wanted.values():
-            yield from tickets.values()
-        for slot in self.slots.values():
-            if slot.waiting:
-                yield from slot.waiting.values()
-
     def check(self) -> None:
         """Raise AssertionError, with the story, if any invariant is broken. Costs O(n)."""
         audit.check(self)
@@ -376,7 +352,7 @@ class Account:
             self.deadlines.pop()
             item = first[1]
             if isinstance(item, Lease):
-                self._end(item, now)
+                self._let_go(item, now)
             elif item.deadline > now and self._is_loading(item.agent):
                 self._remember(item, item.deadline)  # it has a slot; only its own deadline counts
             elif self._mend(now):
@@ -420,56 +396,6 @@ class Account:
         self._unclaim(slot, "work arrived", now, keep=True)
         return True
 
-    def _wait(self, ticket: Ticket) -> None:
-        slot = self.slots.get(ticket.agent)
-        if slot is not None:
-            if slot.waiting is None:
-                slot.waiting = {}
-            slot.waiting[ticket.seq] = ticket
-            self._note_return(slot)
-        elif ticket.agent in self.wanted:
-            self.wanted[ticket.agent][ticket.seq] = ticket
-        else:
-            self._want(ticket.agent, {ticket.seq: ticket})
-        self.waiting += 1
-        self._remember(ticket, min(ticket.patience, ticket.deadline))
-
-    def _want(self, agent: AgentKey, tickets: dict[int, Ticket]) -> None:
-        self.wanted[agent] = tickets
-        self.line.push(next(iter(tickets)), agent)
-
-    def _stands_in_line(self, seq: float, agent: AgentKey) -> bool:
-        tickets = self.wanted.get(agent)
-        return tickets is not None and next(iter(tickets)) == seq
-
-    def _remember(self, item: Ticket | Lease, due: float) -> None:
-        if due != inf:
-            self.deadlines.push(due, item)
-
-    def _is_loading(self, agent: AgentKey) -> bool:
-        slot = self.slots.get(agent)
-        return slot is not None and slot.phase is Phase.LOADING
-
-    def _withdraw(self, ticket: Ticket, state: TicketState) -> None:
-        """Take a waiting ticket from wherever it stands."""
-        ticket.state = state
-        self.waiting -= 1
-        slot = self.slots.get(ticket.agent)
-        if slot is not None:
-            assert slot.waiting is not None, "a waiting ticket stands nowhere"
-            del slot.waiting[ticket.seq]
-            if not slot.waiting:
-                slot.waiting = None
-                self.returning.discard(slot)
-            return
-        tickets = self.wanted[ticket.agent]
-        was_first = next(iter(tickets)) == ticket.seq
-        del tickets[ticket.seq]
-        if not tickets:
-            del self.wanted[ticket.agent]
-        elif was_first:  # the next one keeps its own place, not this one's
-            self.line.push(next(iter(tickets)), ticket.agent)
-
     def _refuse(self, ticket: Ticket, error: InnkeeperError) -> None:
         ticket.state = TicketState.REFUSED
         self.refused_total += 1
@@ -491,56 +417,21 @@ class Account:
         for ticket in tickets.values():
             self._grant(slot, ticket, now)
 
-    # -- leases ---------------------------------------------------------------------------------
+    # -- slots ----------------------------------------------------------------------------------
 
-    def _lease(self, slot: Slot, kind: LeaseKind, owner: str, now: float) -> Lease:
-        if slot.leases is None:
-            self._leave_line(slot)
-            slot.leases = {}
-        lease = Lease(slot, kind, owner, now)
-        slot.leases[lease] = None
-        return lease
-
-    def _end(self, lease: Lease, now: float) -> bool:
-        """True if it was the last one, so that the account changed for others too."""
+    def _let_go(self, lease: Lease, now: float) -> bool:
+        """End a lease; true if it was the last one, so that the account changed for others too."""
         slot = lease.slot
-        if slot is None:
+        if slot is None or not self._end(lease, now):
             return False
-        lease.slot = None
-        assert slot.leases is not None, "a live lease on a slot without leases"
-        del slot.leases[lease]
-        if slot.leases:
-            return False
-        self._rest(slot, now)
         if slot.leaving:
             self._claim(slot, ClaimReason.OPERATOR, now, firm=True)
         return True
 
-    def _rest(self, slot: Slot, now: float) -> None:
-        """Nobody owns it any more: to the tail of the idle line, unless it is on its way out."""
-        slot.leases = None
-        slot.idle_since = now
-        slot.idle_seq = next(self._numbers)
-        if slot.phase is Phase.RESIDENT:
-            self.idle.append(slot)
-
-    def _leave_line(self, slot: Slot) -> None:
-        if self.held.pop(slot.runtime_id, None) is None:
-            self.idle.remove(slot)
-
-    # -- slots ----------------------------------------------------------------------------------
-
-    def _exact(self, agent: AgentKey, runtime_id: int, *phases: Phase) -> Slot | None:
-        slot = self.slots.get(agent)
-        if slot is None or slot.runtime_id != runtime_id or slot.phase not in phases:
-            return None
-        return slot
-
-    def _claimed(self, claim: Claim) -> Slot | None:
-        slot = self._exact(claim.agent, claim.runtime_id, Phase.CLAIMED)
-        if slot is None or slot.claim is None or slot.claim.token != claim.token:
-            return None
-        return slot
+    def _to_zombie(self, slot: Slot, now: float) -> None:
+        self.overrun_total += 1
+        self._move(slot, Phase.ZOMBIE, "overran its time to stop", now)
+        self.returning.discard(slot)
 
     def _reserve(self, agent: AgentKey, now: float) -> None:
         slot = Slot(agent, next(self._numbers), now)
@@ -598,44 +489,6 @@ class Account:
         elif slot.leases is None:
             self.idle.insert(slot)
 
-    def _to_zombie(self, slot: Slot, now: float) -> None:
-        self.overrun_total += 1
-        self._move(slot, Phase.ZOMBIE, "overran its time to stop", now)
-        self.returning.discard(slot)
-
-    def _remove(self, slot: Slot, why: str, now: float) -> None:
-        """Take a slot out of everything; whoever waited for the agent's next life joins the line
-        at the place of their tickets."""
-        if slot.phase is Phase.RESIDENT and slot.leases is None:
-            self._leave_line(slot)
-        _void(slot)
-        if slot.claim is not None:
-            self._for_line.pop(slot.claim.token, None)
-        slot.claim = None
-        self.returning.discard(slot)
-        del self.slots[slot.agent]
-        self._move(slot, None, why, now)
-        if slot.waiting:
-            self._want(slot.agent, slot.waiting)
-            slot.waiting = None
-
-    def _note_return(self, slot: Slot) -> None:
-        if slot.waiting and slot.phase in (Phase.CLAIMED, Phase.STOPPING):
-            self.returning.add(slot)
-
-    def _move(self, slot: Slot, phase: Phase | None, why: str, now: float) -> None:
-        """The only place where a phase changes."""
-        before = slot.phase
-        assert (before, phase) in TRANSITIONS or why == "reconciled", (slot, phase)
-        if before is not None:
-            self.count[before] -= 1
-        if phase is not None:
-            self.count[phase] += 1
-        slot.phase = phase
-        slot.since = now
-        seq = self.story[-1].seq + 1 if self.story else 1
-        self.story.append(Transition(seq, slot.agent, slot.runtime_id, before, phase, why, now))
-
     # -- reconciliation -------------------------------------------------------------------------
 
     def _mend(self, now: float) -> bool:
@@ -653,22 +506,11 @@ class Account:
     def _reconcile(self, live: Collection[int], now: float) -> list[str]:
         missing, ghosts = audit.compare(self, live)
         for slot in missing:
+            if slot.claim is not None:
+                self._for_line.pop(slot.claim.token, None)
             self._remove(slot, "reconciled", now)
         self._out.extend(Discard(runtime_id) for runtime_id in ghosts)
         self.reconciled_total += len(missing) + len(ghosts)
         return [f"{slot.agent}: its slot had no runtime {slot.runtime_id}" for slot in missing] + [
             f"runtime {runtime_id} had no slot" for runtime_id in ghosts
         ]
-
-
-def _void(slot: Slot) -> None:
-    """End every lease of a slot whose runtime cannot honour them any more."""
-    for lease in slot.leases or ():
-        lease.slot = None
-    slot.leases = None
-
-
-def _still_counts(_due: float, item: Ticket | Lease) -> bool:
-    if isinstance(item, Lease):
-        return item.slot is not None
-    return item.state is TicketState.WAITING
