@@ -220,10 +220,10 @@ class Host:
         to go on alone; what runs goes on or is stopped, by its `on_disconnect`."""
         if envelope.outbox is not None:
             envelope.outbox.detach()
-        left = WorkCancelled("its caller left")
-        goes_on = envelope.on_disconnect == "continue"
         if envelope.stage is Stage.SETTLED:
             return
+        left = WorkCancelled("its caller left")
+        goes_on = envelope.on_disconnect == "continue"
         if not (goes_on and envelope.outbox is not None) and self.turns.withdraw(envelope, left):
             return
         if goes_on:

@@ -208,6 +208,7 @@ class Lives:
             driver = self._driver
             driver.carry_out(driver.account.overrun(runtime.key, runtime.number, driver.now()))
             log.error("%s did not stop in time; its slot stays charged until it does", runtime)
+            self._turns.abandon(runtime)
             runtime.signal.notify()
             await asyncio.wait(running)
             return  # its state may be half-way through anything: the last commit is what counts

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from innkeeper_server.content import Content
 from innkeeper_server.errors import AgentBusy, InnkeeperError, MailboxFull
@@ -28,6 +27,8 @@ from innkeeper_server.slots import Lease, LeaseKind, Ticket
 if TYPE_CHECKING:
     from innkeeper_server.agent import Turn
     from innkeeper_server.work import Work
+
+_NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 BusyPolicy = Literal["enqueue", "reject"]
 OnDisconnect = Literal["cancel", "continue"]
@@ -42,8 +43,7 @@ class Stage(Enum):
     SETTLED = "settled"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """What is known of a caller, copied when the call comes in.
 
     `deadline` is on the loop's clock. `chain` holds the agents through which a nested call came,
@@ -54,7 +54,7 @@ class Call:
     tenant: str = "default"
     request_id: str = ""
     deadline: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    metadata: Mapping[str, str] = _NO_METADATA
     chain: tuple[AgentKey, ...] = ()
 
 

@@ -26,6 +26,8 @@ class Phase(Enum):
     STOPPING = "stopping"  # past the fence; takes nothing more
     ZOMBIE = "zombie"  # was told to end, its time is over, its code still runs
 
+    __hash__ = object.__hash__  # members are single; the default hashes the name each time
+
 
 # The one table of legal moves; None is "absent". Reconciliation alone may remove from any phase.
 TRANSITIONS: frozenset[tuple[Phase | None, Phase | None]] = frozenset(
@@ -54,6 +56,8 @@ class LeaseKind(Enum):
     TIMER = "timer"  # a timer or alarm being delivered
     JOB = "job"  # background work that the agent declared
     PIN = "pin"  # an operator's, with a time limit
+
+    __hash__ = object.__hash__
 
 
 class ClaimReason(Enum):

@@ -146,6 +146,13 @@ class Turns:
                 runtime.task.cancel()
         return True
 
+    def abandon(self, runtime: Runtime) -> None:
+        """Settle a turn that was told to stop and does not: its caller waits no longer. The code
+        runs on, fenced, and nothing of what it does is kept."""
+        envelope = runtime.mailbox.active
+        if envelope is not None and envelope.stop is not None and not envelope.committing:
+            self.settle(envelope, None, envelope.stop)
+
     def _runtime_of(self, envelope: Envelope) -> Runtime:
         assert envelope.lease is not None, f"{envelope} has no lease"
         assert envelope.lease.slot is not None, f"{envelope} outlived its runtime"
@@ -173,6 +180,8 @@ class Turns:
                 self.settle(envelope, None, late)
 
     def _too_late(self, envelope: Envelope) -> InnkeeperError | None:
+        if envelope.call.deadline is None and envelope.expires_at is None:
+            return None
         if self._driver.now() < _soonest(envelope.call.deadline, envelope.expires_at):
             return None
         return DeadlineExceeded(f"{envelope.kind} waited in the mailbox beyond its deadline")
@@ -195,7 +204,8 @@ class Turns:
         self._calls.turn_ended(runtime.key)
         if runtime.doom is not None:
             self._driver.end(runtime)
-        self.settle(envelope, output, error)
+        if envelope.stage is not Stage.SETTLED:  # else it was abandoned
+            self.settle(envelope, output, error)
         self.go_on(runtime)
 
     async def _transact(self, runtime: Runtime, envelope: Envelope) -> Content:
@@ -236,12 +246,12 @@ class Turns:
         except BaseException as fault:
             envelope.committing = True
             error = envelope.stop or _meaning(runtime, envelope, fault)
-            await _absorb_cancellation()
+            await _absorb_cancellation(runtime.task)
             raise error from None
         finally:
             envelope.committing = True  # beyond stopping, also when it failed
             limit.cancel()
-        await _absorb_cancellation()
+        await _absorb_cancellation(runtime.task)
         if envelope.stop is not None:  # it returned in spite of it: nothing is kept all the same
             raise envelope.stop
         return output
@@ -277,11 +287,10 @@ def _meaning(runtime: Runtime, envelope: Envelope, fault: BaseException) -> Innk
     return handler_failed(runtime.key, envelope.kind, fault)
 
 
-async def _absorb_cancellation() -> None:
-    """Forget cancellations aimed at the handler, delivered or not, before work of the host."""
-    task = asyncio.current_task()
-    assert task is not None
-    if not task.cancelling():
+async def _absorb_cancellation(task: asyncio.Task[None] | None) -> None:
+    """Forget cancellations aimed at the handler, delivered or not, before work of the host.
+    `task` is the turn's own, which this runs in."""
+    if task is None or not task.cancelling():
         return
     while task.cancelling():
         task.uncancel()

@@ -50,11 +50,10 @@ async def _hosted(registry: Registry, count: int) -> tuple[int, int]:
     await host.invoke(_key(-1), "say", {"text": "x"}, Call()).outcome()
     await host.operators.evict(_key(-1))
     tasks = len(asyncio.all_tasks())
-    keys = [_key(number) for number in range(count)]
     gc.collect()
     tracemalloc.start()
-    for key in keys:
-        await host.invoke(key, "say", {"text": "x"}, Call()).outcome()
+    for number in range(count):
+        await host.invoke(_key(number), "say", {"text": "x"}, Call()).outcome()
     gc.collect()
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -33,7 +33,6 @@ HELP = """Exit codes: 0 done · 1 the agent or the host failed
 7 not in this state: owned, not resident, stale · 130 interrupted"""
 
 _BY_REASON = {
-    "INVALID_REQUEST": Exit.USAGE,
     "UNKNOWN_AGENT_TYPE": Exit.NOT_FOUND,
     "AGENT_NOT_FOUND": Exit.NOT_FOUND,
     "AGENT_DELETED": Exit.NOT_FOUND,
@@ -58,7 +57,7 @@ _BY_REASON = {
     "NOT_RESIDENT": Exit.PRECONDITION,
 }
 
-# For statuses that no host explained. An explained one without an entry above is a failure:
+# For statuses that no host explained, and for wrong requests, where the code tells more. An explained one without an entry above is a failure:
 # AGENT_ERROR with NOT_FOUND is the agent's word, not the host's.
 _BY_CODE = {
     grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
@@ -89,12 +88,13 @@ _HINTS = {
 
 def exit_of(error: InnkeeperError) -> Exit:
     """The exit code for an error."""
-    if error.reason:
+    if error.reason and error.reason != "INVALID_REQUEST":
         code = _BY_REASON.get(error.reason, Exit.FAILED)
-        # A wrong call that the agent made of another agent is not a wrong command.
-        nested = "through" in error.metadata and code in (Exit.USAGE, Exit.NOT_FOUND)
-        return Exit.FAILED if nested else code
-    return _BY_CODE.get(error.code, Exit.FAILED)
+    else:
+        code = _BY_CODE.get(error.code, Exit.FAILED)
+    # A wrong call that the agent made of another agent is not a wrong command.
+    nested = "through" in error.metadata and code in (Exit.USAGE, Exit.NOT_FOUND)
+    return Exit.FAILED if nested else code
 
 
 def hint_of(error: InnkeeperError) -> str:

@@ -264,23 +264,17 @@ def show_residents(totals: Residency, listed: list[Resident], output: Output) ->
 def show_explanation(explanation: Explanation, output: Output) -> None:
     """The sentence that says it all, then the particulars."""
     output.text(explanation.summary)
+    if explanation.waits_for and explanation.waits_for not in explanation.summary:
+        output.text(f"waits for {explanation.waits_for}")
     resident = explanation.resident
-    if resident is not None:
-        for blocker in resident.blockers:
-            output.text(f"  stays: {blocker}")
-        if explanation.evictable and explanation.eviction_position:
-            output.text(f"  number {explanation.eviction_position} in line to be evicted")
-    if explanation.idle_deadline is not None:
-        output.text(f"  leaves {clock(explanation.idle_deadline)} if nobody comes")
-    if explanation.waits_for:
-        output.text(f"  waits for {explanation.waits_for}")
     if resident is not None and resident.leases:
         rows = [(o.kind, o.count, o.oldest, ", ".join(o.names)) for o in resident.leases]
         output.table(["owners", "count>", "oldest>", "who"], rows)
     if explanation.story:
+        # All of one agent, so its name is left out.
         output.table(
-            ["seq>", "at", "agent", "runtime", "from", "to", "why"],
-            map(_transition, explanation.story),
+            ["seq>", "at", "runtime", "from", "to", "why"],
+            [(row[0], row[1], *row[3:]) for row in map(_transition, explanation.story)],
         )
 
 

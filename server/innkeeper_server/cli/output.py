@@ -11,20 +11,24 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import typer
 
-from innkeeper_client import AgentRef, Blob, InnkeeperError
+from innkeeper_client import AgentRef, Blob, Custom, InnkeeperError
 from innkeeper_server.cli.exits import exit_of, hint_of
 
 
 class Output:
-    """Prints one command's results, as JSON if `as_json`."""
+    """Prints one command's results, as JSON if `as_json`.
 
-    def __init__(self, as_json: bool) -> None:
+    `story`: everything is read from top to bottom by a person, in one stream.
+    """
+
+    def __init__(self, as_json: bool, *, story: bool = False) -> None:
         self.as_json = as_json
+        self._story = story
 
     def document(self, value: object) -> None:
         """One JSON document."""
@@ -45,7 +49,11 @@ class Output:
 
     def aside(self, text: str) -> None:
         """One line about the data, to standard error."""
-        typer.echo(typer.style(text, dim=True), err=True)
+        self._aside(typer.style(_one_line(text), dim=True))
+
+    def custom(self, event: Custom) -> None:
+        """What an agent said beside its text."""
+        self.aside(f"[{event.name}] {json.dumps(plain(event.data), ensure_ascii=False)}")
 
     def value(self, value: Any) -> None:
         """What an agent returned: text and bytes as they are, the rest as JSON, None as nothing."""
@@ -58,26 +66,16 @@ class Output:
             self.document(value)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Rows under a heading; columns that end in '>' are set to the right."""
-        lines = [[_cell(cell) for cell in row] for row in rows]
-        if not sys.stdout.isatty():
-            for line in [[column.rstrip(">") for column in columns], *lines]:
-                typer.echo("\t".join(line))
-            return
-        # Half of what this module costs to import, and of no use in a pipe.
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        """Rows under a heading; columns that end in '>' are set to the right.
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            right = column.endswith(">")
-            table.add_column(column.rstrip(">"), justify="right" if right else "left")
-        for line in lines:
-            # Text, not str: what agents are named must not be read as markup.
-            table.add_row(*map(Text, line))
-        Console().print(table)
+        For people, columns in which nothing stands are left out; in a pipe all are there.
+        """
+        lines = [[_cell(cell) for cell in row] for row in rows]
+        if self._story or sys.stdout.isatty():
+            _draw(columns, lines)
+            return
+        for line in [[column.rstrip(">") for column in columns], *lines]:
+            typer.echo("\t".join(line))
 
     def error(self, error: InnkeeperError) -> None:
         """A failure: a line on standard error, and the JSON form where JSON is wanted."""
@@ -96,9 +94,30 @@ class Output:
     def complaint(self, message: str, *details: str) -> None:
         """A line on standard error, and more below it."""
         head = typer.style("error:", fg="red", bold=True)
-        typer.echo(f"{head} {_one_line(message)}", err=True)
+        self._aside(f"{head} {_one_line(message)}")
         for detail in details:
-            typer.echo(f"  {_one_line(detail)}", err=True)
+            self._aside(f"  {_one_line(detail)}")
+
+    def _aside(self, line: str) -> None:
+        sys.stdout.flush()  # Both may be the same terminal.
+        typer.echo(line, err=not self._story)
+
+
+def _draw(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    # Half of what this module costs to import, and of no use in a pipe.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    used = [at for at in range(len(columns)) if not lines or any(line[at] for line in lines)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for at in used:
+        justify: Literal["left", "right"] = "right" if columns[at].endswith(">") else "left"
+        table.add_column(columns[at].rstrip(">"), justify=justify, overflow="fold")
+    for line in lines:
+        # Text, not str: what agents are named must not be read as markup.
+        table.add_row(*(Text(line[at]) for at in used))
+    Console().print(table)
 
 
 def plain(value: Any) -> Any:
@@ -137,8 +156,11 @@ def span(seconds: float | None) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """A moment for people, in local time. "" for None."""
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else ""
+    """A moment for people, in local time, without the date where it is near. "" for None."""
+    if moment is None:
+        return ""
+    near = abs((datetime.now(UTC) - moment).total_seconds()) < 12 * 3600
+    return moment.astimezone().strftime("%H:%M:%S" if near else "%Y-%m-%d %H:%M:%S")
 
 
 def _cell(value: object) -> str:

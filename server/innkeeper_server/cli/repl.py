@@ -67,7 +67,7 @@ async def _listen(session: Session, output: Output) -> None:
             elif isinstance(push, Gap):
                 output.aside(f"{push.missed} events were missed")
             elif isinstance(push, Custom):
-                output.aside(f"[{push.name}] {push.data}")
+                output.custom(push)
             elif push.text:
                 output.text(push.text)
     except InnkeeperError:

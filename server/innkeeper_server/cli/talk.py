@@ -217,7 +217,7 @@ async def print_reply(reply: Reply, output: Output) -> Exit | None:
             output.piece(event.text)
             streamed = True
         elif isinstance(event, Custom):
-            output.aside(f"[{event.name}] {event.data}")
+            output.custom(event)
     if streamed and not output.as_json:
         output.text("")
     elif not output.as_json:

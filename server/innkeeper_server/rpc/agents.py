@@ -36,7 +36,9 @@ class AgentService:
         unary, streaming = self._boundary.unary, self._boundary.streaming
         return {
             "Invoke": unary(f"{SERVICE}/Invoke", agent_pb.InvokeRequest, self._invoke),
-            "StreamChat": streaming(f"{SERVICE}/StreamChat", agent_pb.StreamChatRequest, self._chat),
+            "StreamChat": streaming(
+                f"{SERVICE}/StreamChat", agent_pb.StreamChatRequest, self._chat
+            ),
             "Followup": unary(f"{SERVICE}/Followup", agent_pb.FollowupRequest, self._followup),
             "Cancel": unary(f"{SERVICE}/Cancel", agent_pb.CancelRequest, self._cancel),
             "Session": self._boundary.conversation(

@@ -11,11 +11,11 @@ A CancelledError that the client did not cause would leave it without any status
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -24,43 +24,57 @@ from innkeeper_server.errors import (
     DeadlineExceeded,
     InnkeeperError,
     InvalidRequest,
+    SlowReader,
     TooLarge,
     WorkCancelled,
 )
 from innkeeper_server.faults import host_failed
 from innkeeper_server.mailbox import Call
 from innkeeper_server.rpc.status import to_status, trailers
+from innkeeper_server.signals import Signal
 
 log = logging.getLogger("innkeeper.rpc")
 
 REQUEST_ID_KEY = "x-request-id"
 TENANT = "default"  # until there is authentication, everybody is of one tenant
 PRINCIPAL = "local"
+_WITHHELD = frozenset({"authorization", "cookie", "user-agent"})
+_PROCESS = secrets.token_hex(4)
+_NUMBERS = itertools.count(1)
 MAX_METADATA_VALUE = 256
 
 Request = TypeVar("Request", bound=Message)
-Reply = Message
-Write = Callable[[Message], Awaitable[None]]
+Reply = Message | bytes  # bytes: a message that is serialised already
+Write = Callable[[Reply], Awaitable[None]]
 Read = Callable[[], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class CallInfo:
+class CallInfo(NamedTuple):
     """What is known of one RPC, copied at its start."""
 
     method: str
-    peer: str
     call: Call
 
 
 class Boundary:
-    """Makes handlers, and knows the calls that run. `max_deadline` bounds unary calls in seconds,
-    also those that name no deadline."""
+    """Makes handlers, and knows the calls that run.
 
-    def __init__(self, *, max_message_bytes: int, default_deadline: float | None = None) -> None:
+    `default_deadline`: seconds for unary calls that name none. `reader_timeout`: seconds for which
+    a stream's client may leave a message untaken.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_message_bytes: int,
+        default_deadline: float | None = None,
+        reader_timeout: float = 5.0,
+    ) -> None:
         self.max_message_bytes = max_message_bytes
         self.default_deadline = default_deadline
-        self.running: set[asyncio.Task[Any]] = set()
+        self.reader_timeout = reader_timeout
+        self.running: set[_Call] = set()
+        self._fewer = Signal()  # a call ended
         self.finished: dict[tuple[str, str], int] = {}  # calls by method and code name
 
     # -- handlers of the four shapes that there are ---------------------------------------------
@@ -74,7 +88,7 @@ class Boundary:
         """A handler for one request and one reply."""
 
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            async with _Call(self, method, context) as call:
+            async with _Call(self, method, context, self.default_deadline) as call:
                 request = self._parsed(request_type, raw)
                 reply = await serve(request, call.info)
                 return self._serialised(reply)
@@ -131,8 +145,8 @@ class Boundary:
             name = request_type.DESCRIPTOR.full_name
             raise InvalidRequest.of("request", f"is no valid {name}") from None
 
-    def _serialised(self, reply: Message) -> bytes:
-        raw = reply.SerializeToString()
+    def _serialised(self, reply: Reply) -> bytes:
+        raw = reply if isinstance(reply, bytes) else reply.SerializeToString()
         if len(raw) > self.max_message_bytes:
             raise TooLarge(
                 f"the reply has {len(raw)} bytes; at most {self.max_message_bytes}",
@@ -141,8 +155,17 @@ class Boundary:
         return raw
 
     def _writer(self, context: grpc.aio.ServicerContext[Any, Any]) -> Write:
-        async def write(reply: Message) -> None:
-            await context.write(self._serialised(reply))
+        async def write(reply: Reply) -> None:
+            raw = self._serialised(reply)
+            try:
+                async with asyncio.timeout(self.reader_timeout):
+                    await context.write(raw)
+            except TimeoutError:
+                raise SlowReader(
+                    f"the client took nothing for {self.reader_timeout:g} s and was let go"
+                ) from None
+            except grpc.aio.BaseError:
+                raise WorkCancelled("the client is gone") from None
 
         return write
 
@@ -152,37 +175,44 @@ class Boundary:
 
     async def finish(self, timeout: float) -> bool:
         """Wait for running calls, at most `timeout` seconds; tell whether all have ended."""
-        tasks = set(self.running)
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self.running and loop.time() < deadline:
+            await self._fewer.wait(deadline - loop.time())
         return not self.running
+
+    def ended(self, call: _Call) -> None:
+        """A call has done its work; its status may yet wait for the client to take it."""
+        self.running.discard(call)
+        self._fewer.notify()
 
 
 class _Call:
     """One RPC from its first step to its status."""
 
-    __slots__ = ("_boundary", "_context", "_task", "info")
+    __slots__ = ("_boundary", "_context", "info")
 
     def __init__(
-        self, boundary: Boundary, method: str, context: grpc.aio.ServicerContext[Any, Any]
+        self,
+        boundary: Boundary,
+        method: str,
+        context: grpc.aio.ServicerContext[Any, Any],
+        default_deadline: float | None = None,
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         self._boundary = boundary
         self._context = context
-        self._task = task
-        self.info = _copied(method, context, boundary.default_deadline)
+        self.info = _copied(method, context, default_deadline)
 
     async def __aenter__(self) -> _Call:
-        self._boundary.running.add(self._task)
+        self._boundary.running.add(self)
         return self
 
     async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
-        self._boundary.running.discard(self._task)
+        self._boundary.ended(self)
         if fault is None:
             self._boundary.count(self.info.method, "OK")
             return
-        if isinstance(fault, asyncio.CancelledError) and self._task.cancelling():
+        if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
             self._boundary.count(self.info.method, "CANCELLED")
             return  # the client left, or its deadline passed: nobody is there to be told
         if isinstance(fault, GeneratorExit):
@@ -190,9 +220,20 @@ class _Call:
         error = _meaning(self.info.method, fault)
         status = to_status(error)
         self._boundary.count(self.info.method, error.status_code.name)
-        await self._context.abort(
-            error.status_code, status.message, trailing_metadata=trailers(error, status)
-        )
+        try:
+            await self._context.abort(
+                error.status_code, status.message, trailing_metadata=trailers(error, status)
+            )
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError:  # the client has gone meanwhile; gRPC ends such calls quietly
+            raise asyncio.CancelledError from None
+
+
+def _is_cancelled() -> bool:
+    """Whether gRPC cancelled this call, and not somebody's own CancelledError came by."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _meaning(method: str, fault: BaseException) -> InnkeeperError:
@@ -213,7 +254,7 @@ def _copied(
     left = context.time_remaining()
     left = default if left is None else left
     deadline = None if left is None else asyncio.get_running_loop().time() + left
-    request_id = metadata.get(REQUEST_ID_KEY, "")[:MAX_METADATA_VALUE] or secrets.token_hex(8)
+    request_id = metadata.get(REQUEST_ID_KEY, "")[:MAX_METADATA_VALUE] or _request_id()
     call = Call(
         principal=PRINCIPAL,
         tenant=TENANT,
@@ -221,13 +262,14 @@ def _copied(
         deadline=deadline,
         metadata=metadata,
     )
-    return CallInfo(method, context.peer(), call)
+    return CallInfo(method, call)
+
+
+def _request_id() -> str:
+    """An id for a call that brought none; unique, and cheaper than a random one."""
+    return f"{_PROCESS}-r{next(_NUMBERS)}"
 
 
 def _texts(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
     """The caller's own metadata as agents may see it: text only, no credentials."""
-    return {
-        key: value
-        for key, value in pairs
-        if isinstance(value, str) and key not in ("authorization", "cookie", "user-agent")
-    }
+    return {key: value for key, value in pairs if key not in _WITHHELD and isinstance(value, str)}

@@ -17,7 +17,7 @@ events up to a terminal one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
@@ -25,18 +25,23 @@ from innkeeper_server.errors import Draining, InnkeeperError, InvalidRequest, Se
 from innkeeper_server.faults import host_failed
 from innkeeper_server.host import Host
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.mailbox import Call
+from innkeeper_server.mailbox import Call, Envelope
 from innkeeper_server.rpc import ingress
 from innkeeper_server.rpc.boundary import Read, Write
 from innkeeper_server.rpc.convert import agent_ref
 from innkeeper_server.rpc.frames import Outgoing
-from innkeeper_server.rpc.inflight import InFlight
+from innkeeper_server.rpc.inflight import MAX_CALL_ID, InFlight
 from innkeeper_server.rpc.status import to_status
 from innkeeper_server.visits import Connection
 
 _FRAMES_AT_ONCE = 64  # then everybody else gets a turn of the loop
 
-_CALLS = ("invoke", "chat", "followup", "message")
+_STARTS: dict[str, Callable[..., Envelope]] = {
+    "invoke": ingress.invoke,
+    "chat": ingress.chat,
+    "followup": ingress.followup,
+    "message": ingress.message,
+}
 
 
 class Session:
@@ -50,7 +55,8 @@ class Session:
         self._out = Outgoing(host.limits.reader_timeout, max_message_bytes)
         self._calls = InFlight(host, self._out, on_empty=self._maybe_finish)
         self._connection: Connection | None = None
-        self._open = False
+        self._is_open = False
+        self._farewells: list[agent_pb.GoingAwayFrame] = []  # from before it was open
         self._closing = False
 
     async def run(self, read: Read, write: Write) -> None:
@@ -70,7 +76,7 @@ class Session:
             self._host.drains.listeners.remove(self._on_draining)
             if self._connection is not None:
                 self._connection.close()
-            await _ended(reader, writer, *self._calls.abandon())
+            await _ended((reader, writer, *self._calls.abandon()))
 
     # -- in -------------------------------------------------------------------------------------
 
@@ -79,16 +85,17 @@ class Session:
         while (message := await read()) is not None:
             for number, frame in enumerate(message.frames, 1):
                 await self._take(frame)
-                await self._out.room()
+                if self._out.is_full:
+                    await self._out.room()
                 if number % _FRAMES_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
     async def _take(self, frame: agent_pb.ClientFrame) -> None:
         kind = frame.WhichOneof("frame")
-        if not self._open:
+        if not self._is_open:
             if kind != "open":
                 raise SessionProtocol(f"the first frame of a session is open, not {kind}")
-            await self._opened(frame)
+            await self._opening(frame.open)
             return
         try:
             self._dispatch(kind, frame)
@@ -100,7 +107,7 @@ class Session:
     def _dispatch(self, kind: str | None, frame: agent_pb.ClientFrame) -> None:
         if self._closing:
             raise SessionProtocol("the session is closing and takes nothing more")
-        if kind in _CALLS:
+        if kind in _STARTS:
             self._begin(kind, frame)
         elif kind == "ping":
             pong = agent_pb.PongFrame(nonce=frame.ping.nonce)
@@ -112,7 +119,94 @@ class Session:
             self._maybe_finish()
         elif kind == "open":
             raise SessionProtocol("the session is open already")
-        elif kind is None:
+        elif kind == "ack":
+            if not frame.ack.cursor.turn_id:
+                raise InvalidRequest.of("cursor", "is required")
+        else:
             raise InvalidRequest.of("frame", "is empty, or of a kind that is not served")
 
+    def _begin(self, kind: str, frame: agent_pb.ClientFrame) -> None:
+        start, request = _STARTS[kind], getattr(frame, kind)
+        self._calls.begin(frame.call_id, lambda: start(self._host, request, self._call, self.agent))
+
+    def _cancel(self, frame: agent_pb.ClientFrame) -> None:
+        """The control lane: it stands behind nothing, and is answered at once."""
+        self._calls.check(frame.call_id)
+        own = self._calls.envelopes
+        stopped = ingress.cancel(self._host, frame.cancel, self._call, self.agent, own)
+        result = agent_pb.ResultFrame(cancel=ingress.cancelled(stopped))
+        self._out.put(agent_pb.ServerFrame(call_id=frame.call_id, result=result))
+
+    # -- the opened agent -----------------------------------------------------------------------
+
+    async def _opening(self, frame: agent_pb.OpenFrame) -> None:
+        """Have the agent here, and keep it. Raises why it cannot be had."""
+        opened = agent_pb.OpenedFrame(session_id=self.id)
+        if ingress.names_agent(frame):
+            key = ingress.addressed(frame, self._call, None)
+            self._connection = connection = self._host.connect(
+                key, self._call, name=f"session {self.id}", on_leaving=self._on_leaving
+            )
+            opened.runtime_id = await connection.ready()
+            assert connection.runtime is not None
+            self.agent = connection.runtime.key
+            opened.agent.CopyFrom(agent_ref(self.agent))
+        elif self._host.draining:
+            raise Draining("the host is draining and opens no sessions")
+        self._out.put(agent_pb.ServerFrame(opened=opened))
+        self._is_open = True
+        for farewell in self._farewells:
+            self._out.put(agent_pb.ServerFrame(going_away=farewell))
+
+    def _on_leaving(self, reason: str) -> None:
+        """The opened agent's life is about to end; who asks for it later gets the next one."""
+        connection = self._connection
+        assert connection is not None
+        assert connection.runtime is not None
+        agent = agent_ref(connection.runtime.key)
+        connection.close()
+        self._say_farewell(agent_pb.GoingAwayFrame(reason=reason, agent=agent))
+
+    def _on_draining(self, begins: bool) -> None:
+        if begins:
+            self._say_farewell(agent_pb.GoingAwayFrame(reason="the host is draining"))
+
+    def _say_farewell(self, farewell: agent_pb.GoingAwayFrame) -> None:
+        """`opened` comes before everything else."""
+        if self._is_open:
+            self._out.put(agent_pb.ServerFrame(going_away=farewell))
+        else:
+            self._farewells.append(farewell)
+
     # -- out ------------------------------------------------------------------------------------
+
+    def _refuse(self, call_id: str, error: InnkeeperError) -> None:
+        shown = call_id[:MAX_CALL_ID]
+        self._out.put(agent_pb.ServerFrame(call_id=shown, error=to_status(error)))
+
+    def _maybe_finish(self) -> None:
+        """Closed by the client, and nothing is in flight."""
+        if self._closing and not self._calls.envelopes:
+            self._out.put(agent_pb.ServerFrame(closed=agent_pb.ClosedFrame()))
+            self._out.end()
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cut tasks and wait until they are gone; what they ended with has been told already.
+
+    They end at once, so a cancellation meanwhile waits for them too.
+    """
+    pending = set(tasks)
+    for task in pending:
+        task.cancel()
+    cut: asyncio.CancelledError | None = None
+    while not all(task.done() for task in pending):
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as cancelled:
+            cut = cancelled
+    for task in pending:
+        if not task.cancelled():
+            task.exception()
+    if cut is not None:
+        raise cut

@@ -23,8 +23,6 @@ SOFT_BYTES = 4 << 20
 HARD_FRAMES = 8_192
 HARD_BYTES = 32 << 20
 
-_OVERHEAD = 16  # bytes that a message may add to its only frame
-
 
 class Outgoing:
     """The queue of a session's frames, and the one loop that writes them.
@@ -34,8 +32,8 @@ class Outgoing:
 
     def __init__(self, patience: float, max_message_bytes: int) -> None:
         self._patience = patience
-        self._max_frame_bytes = max_message_bytes - _OVERHEAD
-        self._frames: deque[tuple[agent_pb.ServerFrame, int]] = deque()
+        self._max_bytes = max_message_bytes
+        self._frames: deque[bytes] = deque()  # each a whole message, serialised
         self._bytes = 0
         self._taken = 0
         self._ended = False
@@ -50,16 +48,16 @@ class Outgoing:
 
     def put(self, frame: agent_pb.ServerFrame) -> None:
         """Add a frame; never waits. Raises TooLarge for one that no message can carry."""
-        size = frame.ByteSize()
-        if size > self._max_frame_bytes:
+        raw = agent_pb.SessionResponse(frames=(frame,)).SerializeToString()
+        if len(raw) > self._max_bytes:
             raise TooLarge(
-                f"the answer has {size} bytes; at most {self._max_frame_bytes}",
-                metadata={"limit": str(self._max_frame_bytes)},
+                f"the answer has {len(raw)} bytes; at most {self._max_bytes}",
+                metadata={"limit": str(self._max_bytes)},
             )
         if self._lost is not None or self._ended:
             return
-        self._frames.append((frame, size))
-        self._bytes += size
+        self._frames.append(raw)
+        self._bytes += len(raw)
         if len(self._frames) > HARD_FRAMES or self._bytes > HARD_BYTES:
             self._let_go()
         self._ready.notify()
@@ -83,27 +81,26 @@ class Outgoing:
             if self._lost is not None:
                 raise self._lost
             if self._frames:
-                await write(agent_pb.SessionResponse(frames=self._take()))
+                await write(self._take())
             elif self._ended:
                 return
             else:
                 await self._ready.wait()
 
-    def _take(self) -> list[agent_pb.ServerFrame]:
-        """The next message's frames."""
-        taken: list[agent_pb.ServerFrame] = []
+    def _take(self) -> bytes:
+        """The next message. Serialised messages in a row are one message with all their frames."""
+        taken: list[bytes] = []
         total = 0
         while self._frames and len(taken) < MAX_FRAMES:
-            frame, size = self._frames[0]
-            if taken and total + size > MAX_BYTES:
+            raw = self._frames[0]
+            if taken and total + len(raw) > MAX_BYTES:
                 break
-            self._frames.popleft()
-            taken.append(frame)
-            total += size
+            taken.append(self._frames.popleft())
+            total += len(raw)
         self._bytes -= total
         self._taken += len(taken)
         self._drained.notify()
-        return taken
+        return b"".join(taken)
 
     def _let_go(self) -> None:
         self._lost = SlowReader("the client did not keep up with the session and was let go")

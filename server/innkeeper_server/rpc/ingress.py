@@ -120,21 +120,22 @@ def cancel(
     if own is not None and request.call_id:
         if (envelope := own.get(request.call_id)) is not None:
             return host.cancel(envelope.agent, scope, envelope.id)
-        if opened is None and not _names_agent(request):
+        if opened is None and not names_agent(request):
             return []  # a call that has ended; there is nothing else that it could mean
     return host.cancel(addressed(request, call, opened), scope, request.call_id)
 
 
 def addressed(request: _Addressed, call: Call, opened: AgentKey | None) -> AgentKey:
     """Whom a request is for. Raises InvalidRequest."""
-    if _names_agent(request):
+    if names_agent(request):
         return agent_key(request.agent, call.tenant)
     if opened is None:
         raise InvalidRequest.of("agent", "is required")
     return opened
 
 
-def _names_agent(request: _Addressed) -> bool:
+def names_agent(request: _Addressed) -> bool:
+    """Whether it says for whom it is."""
     return bool(request.agent.id or request.agent.type)
 
 

@@ -1,0 +1,157 @@
+"""One agent, seen from outside.
+
+Owns `RemoteAgent`: the calls of AgentService, each on its own. Many calls to one agent, or pushes
+from it, are cheaper over `session()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from innkeeper.v1 import agent_service_pb2 as agent_pb
+from innkeeper.v1 import agent_service_pb2_grpc as agent_rpc
+
+from .calls import Caller
+from .conversation import Session
+from .records import AgentRef, CancelledWork, Invoked, Receipt, record, to_ref
+from .reply import Chat
+from .requests import (
+    ABSENT,
+    Busy,
+    OnDisconnect,
+    Scope,
+    cancel_request,
+    chat_request,
+    followup_request,
+    invoke_request,
+)
+
+
+class RemoteAgent:
+    """An agent by type and id. Having one costs nothing and calls nobody.
+
+    Every `timeout` is in seconds and bounds the whole call with its retries; None means the
+    client's default, `math.inf` none. Every call raises InnkeeperError.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        stub: agent_rpc.AgentServiceAsyncStub,
+        ref: AgentRef,
+        metadata: Mapping[str, str],
+    ) -> None:
+        self.ref = ref
+        self._caller = caller
+        self._stub = stub
+        self._metadata = metadata
+
+    def __repr__(self) -> str:
+        return f"<agent {self.ref}>"
+
+    async def invoke(
+        self,
+        action: str = "",
+        /,
+        *,
+        input: object = ABSENT,
+        timeout: float | None = None,
+        busy: Busy = "enqueue",
+        retry_unknown: bool = False,
+        **arguments: object,
+    ) -> Any:
+        """Run an action as one turn and return what it returned, once that is committed.
+
+        `input` is the whole input, for arguments that are not by name or that clash with the
+        names here. `retry_unknown` allows a retry where the work may have run already.
+        """
+        request = invoke_request(to_ref(self.ref), action, input, arguments, busy)
+        return (await self._invoke(request, timeout, retry_unknown)).output
+
+    async def invoke_raw(
+        self,
+        action: str = "",
+        /,
+        *,
+        input: object = ABSENT,
+        timeout: float | None = None,
+        busy: Busy = "enqueue",
+        retry_unknown: bool = False,
+        **arguments: object,
+    ) -> Invoked:
+        """As `invoke`, with the turn's and the runtime's ids."""
+        request = invoke_request(to_ref(self.ref), action, input, arguments, busy)
+        return await self._invoke(request, timeout, retry_unknown)
+
+    def chat(
+        self,
+        message: object,
+        *,
+        timeout: float | None = None,
+        busy: Busy = "enqueue",
+        on_disconnect: OnDisconnect = "cancel",
+        retry_unknown: bool = False,
+    ) -> Chat:
+        """Start a chat turn at the first read; iterate for its events."""
+        return Chat(
+            self._caller,
+            self._stub,
+            chat_request(to_ref(self.ref), message, busy, on_disconnect),
+            timeout=timeout,
+            harmless=retry_unknown,
+            metadata=self._metadata,
+        )
+
+    async def ask(
+        self, message: object, *, timeout: float | None = None, busy: Busy = "enqueue"
+    ) -> str:
+        """Chat, and return the whole text of the reply."""
+        async with self.chat(message, timeout=timeout, busy=busy) as reply:
+            return await reply.text()
+
+    async def followup(
+        self, message: object, *, expires_in: float | None = None, timeout: float | None = None
+    ) -> Receipt:
+        """Leave a message for a later turn; dropped if not begun within `expires_in` seconds."""
+        response = await self._caller.unary(
+            self._stub.Followup,
+            followup_request(to_ref(self.ref), message, expires_in),
+            timeout=timeout,
+            metadata=self._metadata,
+        )
+        return record(response.receipt, Receipt)
+
+    async def cancel(
+        self, scope: Scope | None = None, *, id: str = "", timeout: float | None = None
+    ) -> list[CancelledWork]:
+        """Stop the running turn, the queue, all, or one piece of work by its id."""
+        response = await self._caller.unary(
+            self._stub.Cancel,
+            cancel_request(to_ref(self.ref), scope, id),
+            timeout=timeout,
+            metadata=self._metadata,
+        )
+        return [record(work, CancelledWork) for work in response.cancelled]
+
+    def session(self, *, max_in_flight: int = 256) -> Session:
+        """One conversation with many calls in flight: `async with agent.session() as s`."""
+        return Session(
+            self._caller,
+            self._stub,
+            self.ref,
+            metadata=self._metadata,
+            max_in_flight=max_in_flight,
+        )
+
+    async def _invoke(
+        self, request: agent_pb.InvokeRequest, timeout: float | None, harmless: bool
+    ) -> Invoked:
+        response = await self._caller.unary(
+            self._stub.Invoke,
+            request,
+            timeout=timeout,
+            harmless=harmless,
+            metadata=self._metadata,
+        )
+        return record(response, Invoked)

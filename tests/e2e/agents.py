@@ -1,0 +1,40 @@
+"""Agents for the end-to-end tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from pydantic import BaseModel
+
+from innkeeper_server import Agent, action
+
+
+class Count(BaseModel):
+    count: int = 0
+
+
+class Counter(Agent[Count]):
+    """Counts, by every ingress that there is."""
+
+    @action
+    async def add(self, n: int = 1) -> int:
+        self.state.count += n
+        return self.state.count
+
+    @action
+    def add_in_thread(self, n: int = 1) -> int:
+        count = self.state.count
+        self.state.count = count + n
+        return self.state.count
+
+    @action
+    async def get(self) -> int:
+        return self.state.count
+
+    async def chat(self, message: str) -> AsyncIterator[str]:
+        for word in message.split():
+            yield word + " "
+        self.state.count += 1
+
+    async def followup(self, message: str) -> None:
+        self.state.count += 1

@@ -1,0 +1,281 @@
+"""A host on virtual time, with agents and a store that stop where a test wants them to.
+
+Owns the world of the host's tests: `scene` runs a scenario on a virtual loop; `Gate` holds whoever
+comes to it until the test lets go; `Guest` is an agent each of whose steps passes a gate; and the
+ghost count, which knows the lives that exist from the agents themselves, not from the account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter as Tally
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from vloop import run as run_virtual
+
+from innkeeper_server.agent import Agent, action
+from innkeeper_server.content import Content
+from innkeeper_server.errors import InnkeeperError
+from innkeeper_server.host import Host
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.limits import Limits
+from innkeeper_server.mailbox import Call, Envelope
+from innkeeper_server.registry import Registry
+from innkeeper_server.store import MemoryStore
+
+FUSE = 100_000.0  # virtual seconds; a scenario that needs more hangs
+
+
+FAULTS: dict[str, BaseException] = {
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+    "key": KeyError("secret text"),
+    "cancelled": asyncio.CancelledError(),
+}
+
+
+class Gate:
+    """A point that is passed freely, until a test shuts it."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._here = asyncio.Event()
+        self.held = 0
+        self.passed = 0
+
+    def shut(self) -> Gate:
+        self._open.clear()
+        self._here.clear()
+        return self
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def reached(self) -> None:
+        """Wait until somebody is held here."""
+        async with asyncio.timeout(FUSE):
+            await self._here.wait()
+
+    async def pass_through(self) -> None:
+        self.held += 1
+        self._here.set()
+        try:
+            await self._open.wait()
+        finally:
+            self.held -= 1
+        self.passed += 1
+
+    async def pass_stubbornly(self) -> None:
+        """As `pass_through`, but deaf to cancellation, like code that swallows it."""
+        self.held += 1
+        self._here.set()
+        while not self._open.is_set():
+            try:
+                await self._open.wait()
+            except asyncio.CancelledError:
+                continue
+        self.held -= 1
+        self.passed += 1
+
+
+@dataclass
+class Log:
+    """What a guest keeps in its state: the work it has done, in order."""
+
+    done: list[str] = field(default_factory=list)
+
+
+class Gates:
+    """Gates by name, made when first asked for."""
+
+    def __init__(self) -> None:
+        self._gates: dict[str, Gate] = {}
+
+    def __getitem__(self, name: str) -> Gate:
+        return self._gates.setdefault(name, Gate())
+
+    def names(self) -> list[str]:
+        return sorted(self._gates)
+
+
+class GatedStore(MemoryStore):
+    """A store whose every write passes the gates `hydrate` and `commit`, and fails on demand."""
+
+    def __init__(self, gates: Gates) -> None:
+        super().__init__()
+        self.gates = gates
+        self.fail: dict[str, list[InnkeeperError]] = {}
+
+    async def hydrate(self, key: AgentKey) -> Any:
+        await self.gates["hydrate"].pass_through()
+        self._maybe_fail("hydrate")
+        return await super().hydrate(key)
+
+    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
+        await self.gates["commit"].pass_through()
+        self._maybe_fail("commit")
+        return await super().commit(key, epoch=epoch, version=version, state=state)
+
+    def _maybe_fail(self, operation: str) -> None:
+        if self.fail.get(operation):
+            raise self.fail[operation].pop(0)
+
+
+class World:
+    """One host and everything a test needs to steer it."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.gates = Gates()
+        self.alive: Tally[str] = Tally()
+        self.ran: list[str] = []
+        self.stubborn: set[str] = set()  # guests, or texts, whose code is deaf to cancellation
+        self.raising: set[str] = set()  # guests whose on_stop raises
+        self.store = GatedStore(self.gates)
+        self.registry = Registry()
+        self.guest = self._guest_class()
+        self.registry.register("guest", self.guest)
+        self.limits = Limits(
+            **{"capacity": 1, "idle_timeout": 60.0, "admission_timeout": 10.0, **limits}
+        )
+        self.host = Host(self.registry, self.store, self.limits)
+
+    def key(self, id: str) -> AgentKey:
+        return AgentKey("default", "guest", id)
+
+    def do(self, id: str, text: str = "work", **call: Any) -> Envelope:
+        """Invoke `work` on a guest."""
+        return self.host.invoke(self.key(id), "work", {"text": text}, Call(**call))
+
+    def followup(self, id: str, text: str) -> Envelope:
+        return self.host.followup(self.key(id), text, Call())
+
+    def chat(self, id: str, text: str, **options: Any) -> Envelope:
+        return self.host.chat(self.key(id), text, Call(), **options)
+
+    def resident(self) -> list[str]:
+        """Ids of everybody who has a slot."""
+        return sorted(key.id for key in self.host.account.slots)
+
+    def check(self) -> None:
+        """The account is true, and agrees with the lives that exist."""
+        self.host.account.check()
+        exist = sum(self.alive.values())
+        assert exist <= max(self.limits.capacity, self.host.account.capacity), "2: ghosts"
+        assert max(self.alive.values(), default=0) <= 1, "4: two lives of one agent"
+        assert self.host.account.reconciled_total == 0, "the account had to be mended"
+
+    async def done(self, id: str) -> list[str]:
+        """What the store says that a guest has done."""
+        record = await self.store.read(self.key(id))
+        if record is None or record.state is None:
+            return []
+        return list(self.registry.resolve("guest")._codec.load(record.state).done)
+
+    async def at_rest(self) -> None:
+        """Let everything go on until nothing moves, then check that everybody leaves in time."""
+        await settle()
+        self.check()
+        assert self.host.account.waiting == 0, "somebody still waits"
+        await asyncio.sleep(self.limits.idle_timeout + self.host.account.hold_time + 1)
+        self.check()
+        assert self.resident() == [], "somebody stays whom nobody owns"
+        assert sum(self.alive.values()) == 0, "a ghost stays"
+
+    def _guest_class(world) -> type[Agent[Log]]:
+        class Guest(Agent[Log]):
+            async def on_start(self) -> None:
+                world.alive[self.id] += 1
+                try:
+                    await world.gates["on_start"].pass_through()
+                except BaseException:
+                    world.alive[self.id] -= 1
+                    raise
+
+            async def on_stop(self, reason: str) -> None:
+                gate = world.gates[f"on_stop {self.id}"]
+                try:
+                    if self.id in world.stubborn:
+                        await gate.pass_stubbornly()
+                    else:
+                        await gate.pass_through()
+                    if self.id in world.raising:
+                        raise RuntimeError("not today")
+                finally:
+                    world.alive[self.id] -= 1
+
+            async def _step(self, text: str) -> str:
+                world.ran.append(text)
+                gate = world.gates[f"run {text}"]
+                if text in world.stubborn:
+                    await gate.pass_stubbornly()
+                else:
+                    await gate.pass_through()
+                self.state.done.append(text)
+                return text
+
+            @action
+            async def work(self, text: str = "work") -> str:
+                return await self._step(text)
+
+            @action
+            async def dirty(self, text: str) -> None:
+                """Leaves state behind that is only saved at the checkpoint."""
+
+                async def later() -> None:
+                    await world.gates["job"].pass_through()
+                    self.state.done.append(text)
+
+                self.spawn(later())
+
+            @action
+            async def ask(self, ids: list[str]) -> Any:
+                """Call the first, and have it call the rest."""
+                await world.gates[f"ask {self.id}"].pass_through()
+                other = self.host.agent("guest", ids[0])
+                if len(ids) == 1:
+                    return await other.invoke("work", text=f"for {self.id}")
+                return await other.invoke("ask", ids=ids[1:])
+
+            @action
+            async def fail(self, how: str) -> None:
+                self.state.done.append("never kept")
+                raise FAULTS[how]
+
+            async def chat(self, message: str) -> AsyncIterator[str]:
+                for word in message.split():
+                    yield await self._step(word)
+
+            async def followup(self, message: str) -> None:
+                await self._step(message)
+
+        return Guest
+
+
+async def settle(rounds: int = 100) -> None:
+    """Let everything go on that needs no time to pass."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+async def ending(envelope: Envelope) -> Content | InnkeeperError:
+    """How an envelope ended: its output, or the error as a value."""
+    try:
+        async with asyncio.timeout(FUSE):
+            return await envelope.outcome()
+    except InnkeeperError as error:
+        return error
+
+
+def scene(scenario: Callable[[World], Coroutine[Any, Any, None]], **limits: Any) -> None:
+    """Run a scenario in a world of its own, on virtual time, and end the world tidily."""
+
+    async def play() -> None:
+        world = World(**limits)
+        await world.host.start()
+        await scenario(world)
+        await world.host.close()
+
+    run_virtual(play())
