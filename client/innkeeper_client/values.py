@@ -124,5 +124,5 @@ def from_value(value: struct_pb2.Value) -> Any:
 
 
 def from_struct(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """The Python form of a JSON object."""
-    return {name: from_value(item) for name, item in struct.fields.items()}
+    """The Python form of a JSON object, its members by name: the wire keeps no order."""
+    return {name: from_value(struct.fields[name]) for name in sorted(struct.fields)}

@@ -103,6 +103,7 @@ class Drain:
             return
         driver.carry_out(driver.account.drain(driver.now()))
         for runtime in list(driver.runtimes.values()):
+            self._operators.unpin(runtime.key)  # a pin keeps its agent on a host that stays
             tell_connections(runtime, "the host is draining")
         self._tell(True)
 

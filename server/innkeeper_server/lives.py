@@ -141,10 +141,6 @@ class Lives:
             driver.carry_out(driver.account.restore(claim, driver.now(), hold=True))
             runtime.signal.notify()
             return
-        if not claim.force and not runtime.mailbox.is_empty:
-            log.error("%s was claimed with work in its mailbox", runtime)
-            driver.carry_out(driver.account.restore(claim, driver.now(), hold=True))
-            return
         error = runtime.doom or Evicted(f"{runtime.key} was evicted: {claim.reason.value}")
         fenced, effects = driver.account.commit(claim, driver.now())
         moved_on = runtime.mailbox.close() if fenced else []

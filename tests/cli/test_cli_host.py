@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
+from cli_kit import House
 
-from conftest import House
+from innkeeper_client import errors
 
 pytestmark = pytest.mark.usefixtures("house")
 
@@ -29,13 +29,13 @@ async def test_an_invoke_reads_its_input_from_a_pipe(house: House) -> None:
 
 
 async def test_a_chat_streams_text_to_one_stream_and_the_rest_to_the_other(house: House) -> None:
-    ended = await house.run("chat", "echo/a", "good", "day")
+    ended = await house.run("chat", "tally/a", "good", "day")
     assert (ended.code, ended.out) == (0, "good day \n")
     assert '[event] {"words": 2}' in ended.err
 
 
 async def test_a_chat_in_json_is_one_event_a_line(house: House) -> None:
-    ended = await house.run("chat", "echo/a", "--json", input="good day\n")
+    ended = await house.run("chat", "tally/a", "--json", input="good day\n")
     assert ended.lines == [
         {"event": "text", "text": "good "},
         {"event": "text", "text": "day "},
@@ -76,34 +76,32 @@ async def test_a_wrong_argument_is_named(house: House) -> None:
 
 
 async def test_refusals_for_lack_of_room_end_with_4(house: House) -> None:
-    holding = asyncio.create_task(house.run("invoke", "guest/a", "hold"))
-    await house.held.wait()
-    busy = await house.run("invoke", "guest/a", "add", "--busy", "reject")
-    assert (busy.code, "AGENT_BUSY" in busy.err) == (4, True)
-    await house.run("pin", "guest/b", "--owner", "ops")
-    full = await house.run("invoke", "guest/c", "add", "--timeout", "0.5")
-    assert full.code == 4
-    assert "guest/b: 1 pin (ops)" in full.err
-    assert "innkeeper residents" in full.err
-    late = await house.run("invoke", "guest/a", "add", "--timeout", "0.1")
-    assert (late.code, "DEADLINE_EXCEEDED" in late.err) == (6, True)
-    await house.run("unpin", "guest/b", "--all")
-    house.gate.set()
-    assert (await holding).out == "let go\n"
+    async with house.holding("a") as held:
+        busy = await house.run("invoke", "guest/a", "add", "--busy", "reject")
+        assert (busy.code, "AGENT_BUSY" in busy.err) == (4, True)
+        await house.run("pin", "guest/b", "--owner", "ops")
+        full = await house.run("invoke", "guest/c", "add", "--timeout", "1")
+        assert full.code == 4
+        assert "guest/b: 1 pin (ops)" in full.err
+        assert "innkeeper residents" in full.err
+        late = await house.run("invoke", "guest/a", "add", "--timeout", "0.1")
+        assert (late.code, "DEADLINE_EXCEEDED" in late.err) == (6, True)
+        await house.run("unpin", "guest/b", "--all")
+        house.gate.set()
+        assert await held == "let go"
 
 
 async def test_work_can_be_seen_explained_and_cancelled(house: House) -> None:
-    holding = asyncio.create_task(house.run("invoke", "guest/a", "hold"))
-    await house.held.wait()
-    (resident,) = (await house.run("residents", "--json")).json["residents"]
-    assert (resident["busy"], resident["active_requests"]) == (True, 1)
-    why = await house.run("why", "guest/a")
-    assert "1 request" in why.out
-    assert (await house.run("evict", "guest/a")).code == 7
-    stopped = (await house.run("cancel", "guest/a", "--json")).json["cancelled"]
-    assert [(work["kind"], work["was_running"]) for work in stopped] == [("invoke", True)]
-    ended = await holding
-    assert (ended.code, "[CANCELLED]" in ended.err) == (1, True)
+    async with house.holding("a") as held:
+        (resident,) = (await house.run("residents", "--json")).json["residents"]
+        assert (resident["busy"], resident["active_requests"]) == (True, 1)
+        why = await house.run("why", "guest/a")
+        assert why.out.startswith("guest/a cannot be evicted: 1 call")
+        assert (await house.run("evict", "guest/a")).code == 7
+        stopped = (await house.run("cancel", "guest/a", "--json")).json["cancelled"]
+        assert [(work["kind"], work["was_running"]) for work in stopped] == [("invoke", True)]
+        with pytest.raises(errors.WorkCancelled):
+            await held
     assert "nothing to stop" in (await house.run("cancel", "guest/a", "--scope", "all")).err
 
 
@@ -117,7 +115,7 @@ async def test_the_catalog_and_the_account_are_listed(house: House) -> None:
     for name in ("a", "b", "c"):
         await house.run("invoke", f"guest/{name}", "add")
     kinds = (await house.run("types", "--json")).json["agent_types"]
-    assert [kind["type"] for kind in kinds] == ["echo", "guest"]
+    assert [kind["type"] for kind in kinds] == ["echo", "guest", "tally"]
     assert "add(n)" in (await house.run("types")).out
     listed = await house.run("agents", "--json")
     assert [entry["agent"]["id"] for entry in listed.json["agents"]] == ["a", "b", "c"]
@@ -128,11 +126,8 @@ async def test_the_catalog_and_the_account_are_listed(house: House) -> None:
     one = await house.run("agents", "guest/a", "--json")
     assert one.json["agent"]["state"] == {"count": 1}
     idle = await house.run("residents", "--order", "idle")
-    assert [line.split("\t")[0] for line in idle.out.splitlines()] == [
-        "agent",
-        "guest/b",
-        "guest/c",
-    ]
+    first_cells = [line.split("\t")[0] for line in idle.out.splitlines()]
+    assert first_cells == ["agent", "guest/b", "guest/c"]
     gone = await house.run("why", "guest/a", "--json")
     assert gone.json["resident"] is None
     assert gone.json["story"][-1]["to_state"] == ""
@@ -165,6 +160,6 @@ async def test_a_drain_is_told_step_by_step_and_refuses_until_undone(house: Hous
     assert drained.lines[-1]["clean"]
     health = await house.run("health", "--json")
     assert (health.code, health.json["status"]) == (5, "not_serving")
-    assert (await house.run("invoke", "guest/a", "add")).code == 5
+    assert (await house.run("invoke", "guest/a", "add", "--timeout", "1")).code == 5
     assert (await house.run("undrain", "--json")).json == {"was_draining": True}
     assert (await house.run("invoke", "guest/a", "add")).out == "2\n"

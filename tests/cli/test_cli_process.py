@@ -55,6 +55,23 @@ def test_the_demo_shows_an_eviction_a_refusal_and_a_return(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_the_demo_stays_up_to_be_tried_if_asked() -> None:
+    demo = subprocess.Popen(
+        [*COMMAND, "demo", "--serve"], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    fuse = threading.Timer(FUSE, demo.kill)
+    fuse.start()
+    assert demo.stdout is not None
+    with demo.stdout:
+        lines = iter(demo.stdout.readline, "")
+        export = next(line for line in lines if "export INNKEEPER_TARGET=" in line)
+        target = export.strip().partition("=")[2]
+        assert run("invoke", "counter/a", "get", "--target", target).stdout == "42\n"
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait() == 0
+    fuse.cancel()
+
+
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[str]:
     """Where a host with the example agents listens; it must end cleanly."""
@@ -135,7 +152,7 @@ def test_a_conversation_on_a_terminal(target: str) -> None:
     terminal.sees("Welcome, Ada.")
     terminal.sees("> ")
     terminal.types("remember that the train leaves at nine\n")
-    terminal.sees('[noted] {"text": "the train leaves at nine", "notes": 1}')
+    terminal.sees('[noted] {"notes": 1, "text": "the train leaves at nine"}')
     terminal.sees("> ")
     terminal.types("help\n")
     terminal.sees("Tell me")

@@ -57,7 +57,7 @@ async def add(it: World, **options: Any) -> Any:
 
 @pytest.mark.parametrize(("code", "reason", "kind"), NOT_BEGUN)
 async def test_work_that_never_began_is_sent_again(
-    it: World, code: StatusCode, reason: str, kind: type
+    it: World, code: StatusCode, reason: str, kind: type[errors.InnkeeperError]
 ) -> None:
     it.agents.will(Refusal(code, reason, retry=1.0), OK)
     assert await add(it) == 3
@@ -146,9 +146,10 @@ async def test_the_deadline_holds_and_is_told_to_the_host(it: World) -> None:
         left.append(context.time_remaining())
         await asyncio.Event().wait()
 
-    it.agents.will(never)
+    it.agents.will(OK, never)
+    await add(it)  # From here on there is a connection.
     with pytest.raises(errors.DeadlineExceeded) as caught:
-        await add(it, timeout=0.05)
+        await add(it, timeout=0.3)
     assert isinstance(caught.value.__cause__, grpc.aio.AioRpcError)
     assert left[0] < 1
 

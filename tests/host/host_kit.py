@@ -1,8 +1,8 @@
 """A host on virtual time, with agents and a store that stop where a test wants them to.
 
-Owns the world of the host's tests: `scene` runs a scenario on a virtual loop; `Gate` holds whoever
-comes to it until the test lets go; `Guest` is an agent each of whose steps passes a gate; and the
-ghost count, which knows the lives that exist from the agents themselves, not from the account.
+Owns the world of the host's tests: `scene` runs a scenario on virtual time; `Guest` is an agent
+each of whose steps passes a gate; and the ghost count, which knows the lives that exist from the
+agents themselves, not from the account.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from vloop import run as run_virtual
-
 from innkeeper_server.agent import Agent, action
 from innkeeper_server.content import Content
 from innkeeper_server.errors import InnkeeperError
@@ -23,7 +21,7 @@ from innkeeper_server.identity import AgentKey
 from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Call, Envelope
 from innkeeper_server.registry import Registry
-from innkeeper_server.store import MemoryStore
+from innkeeper_server.testing import GatedStore, Gates, run, settle
 
 FUSE = 100_000.0  # virtual seconds; a scenario that needs more hangs
 
@@ -36,51 +34,6 @@ FAULTS: dict[str, BaseException] = {
 }
 
 
-class Gate:
-    """A point that is passed freely, until a test shuts it."""
-
-    def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-        self._here = asyncio.Event()
-        self.held = 0
-        self.passed = 0
-
-    def shut(self) -> Gate:
-        self._open.clear()
-        self._here.clear()
-        return self
-
-    def open(self) -> None:
-        self._open.set()
-
-    async def reached(self) -> None:
-        """Wait until somebody is held here."""
-        async with asyncio.timeout(FUSE):
-            await self._here.wait()
-
-    async def pass_through(self) -> None:
-        self.held += 1
-        self._here.set()
-        try:
-            await self._open.wait()
-        finally:
-            self.held -= 1
-        self.passed += 1
-
-    async def pass_stubbornly(self) -> None:
-        """As `pass_through`, but deaf to cancellation, like code that swallows it."""
-        self.held += 1
-        self._here.set()
-        while not self._open.is_set():
-            try:
-                await self._open.wait()
-            except asyncio.CancelledError:
-                continue
-        self.held -= 1
-        self.passed += 1
-
-
 @dataclass
 class Log:
     """What a guest keeps in its state: the work it has done, in order."""
@@ -88,47 +41,11 @@ class Log:
     done: list[str] = field(default_factory=list)
 
 
-class Gates:
-    """Gates by name, made when first asked for."""
-
-    def __init__(self) -> None:
-        self._gates: dict[str, Gate] = {}
-
-    def __getitem__(self, name: str) -> Gate:
-        return self._gates.setdefault(name, Gate())
-
-    def names(self) -> list[str]:
-        return sorted(self._gates)
-
-
-class GatedStore(MemoryStore):
-    """A store whose every write passes the gates `hydrate` and `commit`, and fails on demand."""
-
-    def __init__(self, gates: Gates) -> None:
-        super().__init__()
-        self.gates = gates
-        self.fail: dict[str, list[InnkeeperError]] = {}
-
-    async def hydrate(self, key: AgentKey) -> Any:
-        await self.gates["hydrate"].pass_through()
-        self._maybe_fail("hydrate")
-        return await super().hydrate(key)
-
-    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
-        await self.gates["commit"].pass_through()
-        self._maybe_fail("commit")
-        return await super().commit(key, epoch=epoch, version=version, state=state)
-
-    def _maybe_fail(self, operation: str) -> None:
-        if self.fail.get(operation):
-            raise self.fail[operation].pop(0)
-
-
 class World:
     """One host and everything a test needs to steer it."""
 
-    def __init__(self, **limits: Any) -> None:
-        self.gates = Gates()
+    def __init__(self, pauses: int = 0, **limits: Any) -> None:
+        self.gates = Gates(pauses)
         self.alive: Tally[str] = Tally()
         self.ran: list[str] = []
         self.stubborn: set[str] = set()  # guests, or texts, whose code is deaf to cancellation
@@ -254,12 +171,6 @@ class World:
         return Guest
 
 
-async def settle(rounds: int = 100) -> None:
-    """Let everything go on that needs no time to pass."""
-    for _ in range(rounds):
-        await asyncio.sleep(0)
-
-
 async def ending(envelope: Envelope) -> Content | InnkeeperError:
     """How an envelope ended: its output, or the error as a value."""
     try:
@@ -278,4 +189,4 @@ def scene(scenario: Callable[[World], Coroutine[Any, Any, None]], **limits: Any)
         await scenario(world)
         await world.host.close()
 
-    run_virtual(play())
+    run(play())

@@ -306,6 +306,17 @@ def test_a_drain_cuts_what_is_still_running_at_its_deadline() -> None:
     scene(scenario)
 
 
+def test_a_pin_does_not_hold_up_a_drain() -> None:
+    async def scenario(world: World) -> None:
+        await world.host.operators.pin(world.key("a"), 5000.0, "ops", Call())
+        steps = [step async for step in world.host.drain(20.0)]
+        report = steps[-1]
+        assert isinstance(report, DrainReport)
+        assert (report.clean, report.evicted, report.took) == (True, 1, 0.0)
+
+    scene(scenario)
+
+
 def test_nested_calls_of_accepted_work_still_run_during_a_drain() -> None:
     async def scenario(world: World) -> None:
         gate = world.gates["ask p"].shut()

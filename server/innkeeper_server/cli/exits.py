@@ -57,8 +57,8 @@ _BY_REASON = {
     "NOT_RESIDENT": Exit.PRECONDITION,
 }
 
-# For statuses that no host explained, and for wrong requests, where the code tells more. An explained one without an entry above is a failure:
-# AGENT_ERROR with NOT_FOUND is the agent's word, not the host's.
+# For statuses that no host explained, and for wrong requests, where the code tells more. An
+# explained one without an entry above is a failure: AGENT_ERROR with NOT_FOUND is the agent's word.
 _BY_CODE = {
     grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
     grpc.StatusCode.NOT_FOUND: Exit.NOT_FOUND,
