@@ -129,3 +129,12 @@ def test_settings_do_not_change() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
         settings.capacity = 2
+
+
+def test_the_sample_file_names_every_setting_with_its_default() -> None:
+    sample = Path(__file__).parents[2] / "deploy/innkeeper.toml"
+    shown = load(config=str(sample))
+    defaults = {**Settings().model_dump(), "agents": ("innkeeper_server.demo",)}
+    assert shown.model_dump() == defaults
+    text = sample.read_text()
+    assert [name for name in Settings.model_fields if f"{name} = " not in text] == []

@@ -118,6 +118,8 @@ def unpin(
             output.document({"unpinned": taken})
         else:
             output.text(f"took back {taken} {'pin' if taken == 1 else 'pins'} of {agent}")
+            if not taken and not everybody:
+                output.aside("hint: that is only your own; --owner NAME or --all for others'")
 
     ask(target, json, timeout, work)
 
