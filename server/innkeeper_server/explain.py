@@ -27,6 +27,8 @@ _NAMED_OWNERS = 5  # per kind, in a view
 _NAMED_BLOCKERS = 5  # in a refusal, which must fit into gRPC metadata
 _NAME_CHARS = 80
 
+DRAINING = "the host is draining and takes nothing new"
+
 _NOUNS = {
     LeaseKind.REQUEST: "call",
     LeaseKind.CONNECTION: "connection",

@@ -93,6 +93,17 @@ class Ledger:
         seq = self.story[-1].seq + 1 if self.story else 1
         self.story.append(Transition(seq, slot.agent, slot.runtime_id, before, phase, why, now))
 
+    def _unhold(self, now: float) -> None:
+        for runtime_id, (until, slot) in list(self.held.items()):
+            if until > now:
+                return
+            del self.held[runtime_id]
+            self.idle.insert(slot)
+
+    def _coming(self) -> int:
+        """How many runtimes are on their way out, and will free their slots."""
+        return self.count[Phase.CLAIMED] + self.count[Phase.STOPPING]
+
 
 def void(slot: Slot) -> None:
     """End every lease of a slot whose runtime cannot honour them any more."""

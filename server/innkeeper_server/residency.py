@@ -17,7 +17,8 @@ slots are handed to them, never raced for. Every operation ends in `_pump`, the 
 matches slots with tickets, so no wake-up can be lost. An operation with a stale claim, an ended
 lease or an unknown runtime changes nothing.
 
-Three layers: `ledger.py` (what is), `waiting.py` (who waits), and here, what is to be done.
+Four layers: `ledger.py` (what is), `waiting.py` (who waits), `moves.py` (single steps), and here,
+which of them are to be taken.
 `explain.py` words it for people; `audit.py` checks it.
 """
 
@@ -30,23 +31,19 @@ from innkeeper_server import audit, explain
 from innkeeper_server.errors import Draining, InnkeeperError, TooManyWaiting
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.ledger import void
+from innkeeper_server.moves import Moves
 from innkeeper_server.slots import (
     Claim,
     ClaimReason,
     Discard,
     Effect,
-    Evict,
-    Grant,
     Lease,
     LeaseKind,
-    Load,
     Phase,
-    Refuse,
     Slot,
     Ticket,
     TicketState,
 )
-from innkeeper_server.waiting import Waiting
 
 Effects = list[Effect]
 
@@ -54,7 +51,7 @@ Effects = list[Effect]
 _INNER = frozenset({LeaseKind.CALL, LeaseKind.JOB, LeaseKind.ENVELOPE})
 
 
-class Account(Waiting):
+class Account(Moves):
     """See the module. All times are seconds on one monotonic clock of the caller's choice.
 
     `idle_timeout`: how long an unowned agent stays. `admission_timeout`: how long a ticket waits
@@ -75,22 +72,16 @@ class Account(Waiting):
         eviction_time: float = 30.0,
         story_length: int = 10_000,
     ) -> None:
-        super().__init__(story_length)
+        super().__init__(hold_time, eviction_time, story_length)
         self.capacity = capacity
         self.idle_timeout = idle_timeout
         self.admission_timeout = admission_timeout
         self.max_waiting = max_waiting
         self.max_claims = max_claims
-        self.hold_time = hold_time
-        self.eviction_time = eviction_time
         self.live: Callable[[], Collection[int]] | None = None
         self.draining = False
-        self.loaded_total = self.evicted_total = self.refused_total = 0
-        self.reconciled_total = self.overrun_total = 0
-        # Revocable claims made for the line, youngest last.
-        self._for_line: dict[int, Slot] = {}
+        self.loaded_total = self.evicted_total = self.reconciled_total = 0
         self._compared_at = -inf
-        self._out: Effects = []
 
     # -- callers --------------------------------------------------------------------------------
 
@@ -132,7 +123,7 @@ class Account(Waiting):
         )
         slot = self.slots.get(agent)
         if self.draining and kind not in _INNER:
-            self._refuse(ticket, Draining("the host is draining and takes nothing new"))
+            self._refuse(ticket, Draining(explain.DRAINING))
         elif slot is not None and self._opens(slot, now):
             self._grant(slot, ticket, now)
         elif self.waiting >= self.max_waiting and not self._mend(now):
@@ -282,7 +273,7 @@ class Account(Waiting):
     def drain(self, now: float) -> Effects:
         """Refuse what is new and what waits for a slot; everybody idle leaves, soon or later."""
         self.draining = True
-        error = Draining("the host is draining and takes nothing new")
+        error = Draining(explain.DRAINING)
         for ticket in list(self.tickets()):
             slot = self.slots.get(ticket.agent)
             if ticket.kind not in _INNER and not (slot and slot.phase is Phase.LOADING):
@@ -363,21 +354,9 @@ class Account(Waiting):
                 self._withdraw(item, TicketState.REFUSED)
                 self._refuse(item, error)
 
-    def _unhold(self, now: float) -> None:
-        for runtime_id, (until, slot) in list(self.held.items()):
-            if until > now:
-                return
-            del self.held[runtime_id]
-            self.idle.insert(slot)
-
-    def _coming(self) -> int:
-        return self.count[Phase.CLAIMED] + self.count[Phase.STOPPING]
-
     def _shortage(self) -> int:
         need = len(self.wanted) + len(self.returning) + len(self.slots)
         return need - self.capacity - self._coming()
-
-    # -- tickets --------------------------------------------------------------------------------
 
     def _opens(self, slot: Slot, now: float) -> bool:
         """Whether work may enter this life now; revokes a claim that stands in the way if it may.
@@ -395,99 +374,6 @@ class Account(Waiting):
             return False
         self._unclaim(slot, "work arrived", now, keep=True)
         return True
-
-    def _refuse(self, ticket: Ticket, error: InnkeeperError) -> None:
-        ticket.state = TicketState.REFUSED
-        self.refused_total += 1
-        self._out.append(Refuse(ticket, error))
-
-    def _grant(self, slot: Slot, ticket: Ticket, now: float) -> None:
-        lease = self._lease(slot, ticket.kind, ticket.owner, now)
-        if ticket.ttl != inf:
-            lease.until = now + ticket.ttl
-            self._remember(lease, lease.until)
-        ticket.state = TicketState.GRANTED
-        ticket.lease = lease
-        self._out.append(Grant(ticket, lease))
-
-    def _grant_waiting(self, slot: Slot, now: float) -> None:
-        tickets, slot.waiting = slot.waiting or {}, None
-        self.returning.discard(slot)
-        self.waiting -= len(tickets)
-        for ticket in tickets.values():
-            self._grant(slot, ticket, now)
-
-    # -- slots ----------------------------------------------------------------------------------
-
-    def _let_go(self, lease: Lease, now: float) -> bool:
-        """End a lease; true if it was the last one, so that the account changed for others too."""
-        slot = lease.slot
-        if slot is None or not self._end(lease, now):
-            return False
-        if slot.leaving:
-            self._claim(slot, ClaimReason.OPERATOR, now, firm=True)
-        return True
-
-    def _to_zombie(self, slot: Slot, now: float) -> None:
-        self.overrun_total += 1
-        self._move(slot, Phase.ZOMBIE, "overran its time to stop", now)
-        self.returning.discard(slot)
-
-    def _reserve(self, agent: AgentKey, now: float) -> None:
-        slot = Slot(agent, next(self._numbers), now)
-        slot.waiting = self.wanted.pop(agent)
-        self.slots[agent] = slot
-        self._move(slot, Phase.LOADING, "wanted", now)
-        self._out.append(Load(agent, slot.runtime_id))
-
-    def _settle_in(self, slot: Slot, now: float) -> None:
-        """A loaded runtime belongs to whoever waited for it, before anybody can think of evicting
-        it; if they have all left, it is idle."""
-        slot.leases = {}
-        self._grant_waiting(slot, now)
-        if not slot.leases:
-            self._rest(slot, now)
-
-    def _claim(
-        self,
-        slot: Slot,
-        reason: ClaimReason,
-        now: float,
-        *,
-        firm: bool = False,
-        force: bool = False,
-    ) -> Claim:
-        if slot.leases is None:
-            self._leave_line(slot)
-        deadline = now + self.eviction_time
-        token = next(self._numbers)
-        claim = Claim(token, slot.agent, slot.runtime_id, reason, firm, force, deadline)
-        slot.claim = claim
-        slot.leaving = False
-        if reason in (ClaimReason.ADMISSION, ClaimReason.CAPACITY):
-            self._for_line[token] = slot
-        self._move(slot, Phase.CLAIMED, f"claimed: {reason.value}", now)
-        self._note_return(slot)
-        self._out.append(Evict(claim))
-        return claim
-
-    def _unclaim(
-        self, slot: Slot, why: str, now: float, *, hold: bool = False, keep: bool = False
-    ) -> None:
-        """CLAIMED → RESIDENT. `keep`: the caller leases it in the same block."""
-        assert slot.claim is not None, "no claim to give up"
-        self._for_line.pop(slot.claim.token, None)
-        slot.claim = None
-        self._move(slot, Phase.RESIDENT, why, now)
-        if slot.waiting:
-            slot.leases = {} if slot.leases is None else slot.leases
-            self._grant_waiting(slot, now)
-        elif slot.leases is None and hold:
-            self.held[slot.runtime_id] = (now + self.hold_time, slot)
-        elif slot.leases is None and keep:
-            slot.leases = {}
-        elif slot.leases is None:
-            self.idle.insert(slot)
 
     # -- reconciliation -------------------------------------------------------------------------
 
@@ -511,6 +397,5 @@ class Account(Waiting):
             self._remove(slot, "reconciled", now)
         self._out.extend(Discard(runtime_id) for runtime_id in ghosts)
         self.reconciled_total += len(missing) + len(ghosts)
-        return [f"{slot.agent}: its slot had no runtime {slot.runtime_id}" for slot in missing] + [
-            f"runtime {runtime_id} had no slot" for runtime_id in ghosts
-        ]
+        without = [f"{slot.agent}: its slot had no runtime {slot.runtime_id}" for slot in missing]
+        return without + [f"runtime {runtime_id} had no slot" for runtime_id in ghosts]
