@@ -17,9 +17,8 @@ slots are handed to them, never raced for. Every operation ends in `_pump`, the 
 matches slots with tickets, so no wake-up can be lost. An operation with a stale claim, an ended
 lease or an unknown runtime changes nothing.
 
-Four layers: `ledger.py` (what is), `waiting.py` (who waits), `moves.py` (single steps), and here,
-which of them are to be taken.
-`explain.py` words it for people; `audit.py` checks it.
+Below it: `ledger.py` (what is), `waiting.py` (who waits), `moves.py` (single steps). Beside it:
+`explain.py` words it for people, `audit.py` checks it.
 """
 
 from __future__ import annotations
@@ -259,10 +258,9 @@ class Account(Moves):
     def stay(self, agent: AgentKey, runtime_id: int, now: float) -> Effects:
         """Give up a graceful eviction that still waits for owners; admit whom it kept outside."""
         slot = self._exact(agent, runtime_id, Phase.RESIDENT)
-        if slot is None or not slot.leaving:
-            return []
-        slot.leaving = False
-        self._grant_waiting(slot, now)
+        if slot is not None and slot.leaving:
+            slot.leaving = False
+            self._grant_waiting(slot, now)
         return self._pump(now)
 
     def set_capacity(self, capacity: int, now: float) -> Effects:

@@ -16,7 +16,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-__all__ = ["THREADS", "Threads", "in_thread"]
+__all__ = ["THREADS", "Threads", "in_thread", "working"]
 
 THREADS = 32
 
@@ -67,6 +67,12 @@ def _carried_out(job: Future[Any], call: Callable[[], Any]) -> Callable[[], None
 
 
 _threads = Threads(THREADS)
+_under_way: dict[Future[Any], asyncio.AbstractEventLoop] = {}  # who will be told of which call
+
+
+def working(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a call has been made from this loop that has not been answered yet."""
+    return loop in list(_under_way.values())
 
 
 async def in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +86,9 @@ async def in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     over = loop.create_future()
     context = contextvars.copy_context()
     job = _threads.submit(partial(context.run, function, *args, **kwargs))
+    _under_way[job] = loop
     job.add_done_callback(lambda _: _tell(loop, over))
+    job.add_done_callback(_under_way.pop)
     cancelled: tuple[object, ...] | None = None
     while not over.done():
         try:

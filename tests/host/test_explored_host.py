@@ -133,7 +133,7 @@ class Play:
             if not task.cancelled() and task.exception() is not None:
                 raise task.exception()  # type: ignore[misc]
         self.world.host.drains.end()
-        await settle(20)
+        await settle()
         await asyncio.sleep(40)  # beyond every patience and pin, not beyond an idle time
         for id, sent in self.sent.items():
             unsettled = [text for text, envelope in sent if envelope.stage is not Stage.SETTLED]

@@ -59,7 +59,7 @@ def test_a_scenario_that_never_ends_is_ended() -> None:
 def test_an_exception_that_nobody_retrieves_is_not_lost() -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)
-        await settle(3)
+        await settle()
 
     with pytest.raises(RuntimeError) as caught:
         run(scenario())

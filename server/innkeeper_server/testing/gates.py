@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+from innkeeper_server.testing.loop import VirtualLoop
+
 FUSE = 100_000.0  # seconds, virtual ones as a rule; a scenario that waits longer hangs
 
 
@@ -78,7 +80,8 @@ class Gates:
             gate.open()
 
 
-async def settle(rounds: int = 100) -> None:
-    """Let everything go on that needs no time to pass."""
-    for _ in range(rounds):
-        await asyncio.sleep(0)
+async def settle() -> None:
+    """Let everything go on that needs no time to pass. On virtual time only."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "whether all is quiet can only be told on virtual time"
+    await loop.quiet()

@@ -3,6 +3,9 @@
 Owns the loop. Nothing on it waits for real: when no callback is ready, time jumps to the next
 timer. So a scenario takes as long as it computes, and always takes the same course, unless a
 chooser wants another. When nothing can ever go on, it says so, and where everybody stands.
+
+Plain `def` handlers run in real threads, which virtual time waits for: a handler takes no time,
+however long it computes. Other threads are waited for only where nothing else is left to do.
 """
 
 from __future__ import annotations
@@ -10,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import io
+import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
+
+from innkeeper_server.threads import working
 
 T = TypeVar("T")
 
 # Chooses one of so many ready callbacks, which are in the order in which they became ready.
 Chooser = Callable[[int], int]
 
-THREAD_SECONDS = 10.0  # of real time, for a thread that may yet answer
+THREAD_SECONDS = 5.0  # of real time, for a thread that may yet answer; then it counts as stuck
 MAX_STEPS = 5_000_000
 
 
@@ -48,10 +54,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.steps = 0
         self.after_step: Callable[[], None] | None = None
         self.faults: list[dict[str, Any]] = []
+        self._waiting_for_quiet: list[asyncio.Future[None]] = []
         self.set_exception_handler(lambda _, context: self.faults.append(context))
 
     def time(self) -> float:
         return self._virtual
+
+    async def quiet(self) -> None:
+        """Return when nothing can go on unless time passes; no time passes meanwhile."""
+        self._waiting_for_quiet.append(waiter := self.create_future())
+        await waiter
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -80,7 +92,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if not handle.cancelled():
             handle._run()
             if self.after_step is not None:
-                self.after_step()
+                self._look()
+
+    def _look(self) -> None:
+        check, self.after_step = self.after_step, None
+        assert check is not None
+        check()  # once it has failed it is not asked again: the first failure is the one to tell
+        self.after_step = self.after_step or check
 
     def _fire_timers(self) -> None:
         while self._scheduled and (
@@ -93,17 +111,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _advance(self) -> None:
         """Let time jump; where no timer runs, a thread may yet have something to say."""
-        self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
+        self._listen(THREAD_SECONDS if working(self) else 0)
+        while self._waiting_for_quiet and not self._ready:
+            waiter = self._waiting_for_quiet.pop(0)
+            if not waiter.done():
+                waiter.set_result(None)
         if self._ready:
             return
         if self._scheduled:
             self._virtual = max(self._virtual, self._scheduled[0].when())
             self._fire_timers()
             return
-        events = self._selector.select(THREAD_SECONDS if _threads_work() else 0)
-        if not events:
+        self._listen(THREAD_SECONDS if threading.active_count() > 1 else 0)
+        if not self._ready:
             raise Deadlock(f"nothing can go on\n{standing(self)}")
-        self._process_events(events)  # type: ignore[attr-defined]
+
+    def _listen(self, seconds: float) -> None:
+        """To threads, which announce what they have to say through the selector."""
+        self._process_events(self._selector.select(seconds))  # type: ignore[attr-defined]
 
 
 def run(
@@ -129,17 +154,18 @@ def run(
 
 
 def standing(loop: asyncio.AbstractEventLoop) -> str:
-    """Where every task stands."""
+    """Where every task stands: from the place where it waits outwards to where it began."""
     text = io.StringIO()
     for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
-        text.write(f"  {task.get_name()}:")
-        stack = task.get_stack(limit=3)
-        places = [f"{frame.f_code.co_name} line {frame.f_lineno}" for frame in stack]
-        text.write(f" {' < '.join(reversed(places)) or 'not begun'}\n")
+        places = list(_places(task.get_coro()))
+        text.write(f"  {task.get_name()}: {' < '.join(reversed(places)) or 'not begun'}\n")
     return text.getvalue()
 
 
-def _threads_work() -> bool:
-    import threading
-
-    return threading.active_count() > 1
+def _places(coroutine: Any) -> Iterator[str]:
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is not None:
+            yield f"{frame.f_code.co_name} line {frame.f_lineno}"
+        inner = getattr(coroutine, "cr_await", None)
+        coroutine = inner if inner is not None else getattr(coroutine, "gi_yieldfrom", None)
