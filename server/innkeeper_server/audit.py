@@ -61,6 +61,8 @@ def _check_slots(account: Account) -> None:
             assert slot.claim is not None, "3: CLAIMED without a claim"
         if slot.phase in (Phase.LOADING, Phase.RESIDENT):
             assert slot.claim is None, f"10: a claim outlived its phase on {slot}"
+        if slot.late:
+            assert slot.phase in (Phase.CLAIMED, Phase.STOPPING), f"late, and not going: {slot}"
         if slot.leaving:
             assert slot.phase is Phase.RESIDENT, f"{slot} is leaving and not resident"
             assert slot.leases, f"{slot} is leaving, yet nobody holds it"
@@ -93,9 +95,14 @@ def _check_tickets(account: Account) -> None:
     returning = {
         slot
         for slot in account.slots.values()
-        if slot.waiting and slot.phase in (Phase.CLAIMED, Phase.STOPPING)
+        if slot.waiting and slot.phase in (Phase.CLAIMED, Phase.STOPPING) and not slot.late
     }
     assert returning == account.returning, "9: a returning agent is forgotten"
+    assert account.late == sum(slot.late for slot in account.slots.values()), "late ones miscounted"
+    for token, slot in [*account._for_line.items(), *account._while_line.items()]:
+        assert slot.phase is Phase.CLAIMED, f"10: a claim is kept that was committed: {slot}"
+        assert slot.claim is not None, f"10: a claim is kept that was given up: {slot}"
+        assert slot.claim.token == token, f"10: an older claim is kept for {slot}"
     for slot in account.slots.values():
         assert slot.waiting is None or slot.waiting, "9: an empty set of tickets"
         if slot.waiting:

@@ -2,7 +2,8 @@
 
 Owns the settings: one frozen record, read once at start. Flags win over the environment
 (`INNKEEPER_LISTEN`), that over the file (`innkeeper.toml`, keys as the fields below), that over
-the defaults. Nothing is guessed: an unknown name or a wrong value stops the start, by name.
+the defaults. Nothing is guessed: a wrong value, or an unknown name in the file, stops the start by
+name. Other variables are left alone: Kubernetes sets INNKEEPER_PORT for a service called innkeeper.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ TcpAddress = Annotated[str, AfterValidator(lambda value: _tcp(value))]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
-Bytes = Annotated[int, Field(ge=1024, le=1 << 30)]
+StateBytes = Annotated[int, Field(ge=1024, le=1 << 30)]
+MessageBytes = Annotated[int, Field(ge=1 << 16, le=1 << 30)]  # any error fits into one
 
 
 class Settings(BaseSettings):
@@ -99,8 +101,8 @@ class Settings(BaseSettings):
     drain_timeout: Patience = _DEFAULTS.drain_timeout
     turn_timeout: Seconds = _DEFAULTS.turn_timeout
     reader_timeout: Seconds = _DEFAULTS.reader_timeout
-    max_state_bytes: Bytes = _DEFAULTS.max_state_bytes
-    max_message_bytes: Bytes = 4 << 20
+    max_state_bytes: StateBytes = _DEFAULTS.max_state_bytes
+    max_message_bytes: MessageBytes = 4 << 20
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"  # auto: text on a terminal, else JSON

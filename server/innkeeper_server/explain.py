@@ -232,15 +232,21 @@ def _capacity(account: Account, waited: str, now: float) -> tuple[str, dict[str,
 
 def _holders(account: Account, now: float) -> Iterator[tuple[Slot, str]]:
     for slot in itertools.islice(account.slots.values(), _NAMED_BLOCKERS):
-        why = "; ".join(blockers(account, slot, now)) or "it is being evicted for another caller"
-        yield slot, why
+        yield slot, "; ".join(blockers(account, slot, now)) or _unowned(slot, now)
+
+
+def _unowned(slot: Slot, now: float) -> str:
+    if slot.phase is Phase.CLAIMED:
+        return f"it is being evicted, for {_seconds(now - slot.since)}"
+    return "it is idle, and would have been evicted next"
 
 
 def _waits_for(account: Account, agent: AgentKey, slot: Slot | None, now: float) -> str:
     if slot is None:
         if agent not in account.wanted:
             return ""
-        ahead = sum(1 for _ in itertools.takewhile(lambda other: other != agent, account.wanted))
+        own = next(iter(account.wanted[agent]))
+        ahead = sum(1 for tickets in account.wanted.values() if next(iter(tickets)) < own)
         return f"callers wait for a slot; {ahead} other agents were wanted before"
     if not slot.waiting:
         return ""

@@ -6,6 +6,7 @@ Owns the agent's key and the rules for its parts. A key outlives every runtime o
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from innkeeper_server.errors import InvalidRequest
@@ -44,8 +45,13 @@ def check_id(value: str, field: str = "agent.id") -> str:
 
 def check_type(value: str, field: str = "agent.type") -> str:
     """Return the type name, or raise InvalidRequest naming `field`."""
-    if len(value) > MAX_TYPE_CHARS or not _TYPE.fullmatch(value):
+    if not _is_type(value):
         raise InvalidRequest.of(
             field, f"must be a letter and then letters, digits, '_', '.', '-'; 1-{MAX_TYPE_CHARS}"
         )
     return value
+
+
+@lru_cache(maxsize=1024)  # a host serves few types, and is asked for them all the time
+def _is_type(value: str) -> bool:
+    return len(value) <= MAX_TYPE_CHARS and _TYPE.fullmatch(value) is not None

@@ -29,6 +29,7 @@ class Ledger:
     def __init__(self, story_length: int) -> None:
         self.slots: dict[AgentKey, Slot] = {}
         self.count = dict.fromkeys(Phase, 0)
+        self.late = 0  # of those on their way out, how many nobody counts on
         self.idle = IdleLine()
         # Idle residents whose eviction failed, left alone until the time beside them.
         self.held: dict[int, tuple[float, Slot]] = {}
@@ -88,20 +89,24 @@ class Ledger:
             self.count[before] -= 1
         if phase is not None:
             self.count[phase] += 1
+        if slot.late and phase is not Phase.STOPPING:
+            slot.late = False
+            self.late -= 1
         slot.phase = phase
         slot.since = now
         seq = self.story[-1].seq + 1 if self.story else 1
         self.story.append(Transition(seq, slot.agent, slot.runtime_id, before, phase, why, now))
 
     def _unhold(self, now: float) -> None:
+        """Candidates again, whose time of being left alone is over."""
         for runtime_id, (until, slot) in list(self.held.items()):
             if until > now:
                 return
             del self.held[runtime_id]
             self.idle.insert(slot)
 
-    def _coming(self) -> int:
-        """How many runtimes are on their way out, and will free their slots."""
+    def _going(self) -> int:
+        """How many runtimes are on their way out, and will free their slots or come back."""
         return self.count[Phase.CLAIMED] + self.count[Phase.STOPPING]
 
 

@@ -23,7 +23,7 @@ from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Envelope
 from innkeeper_server.registry import Registry
 from innkeeper_server.runtime import Port, Runtime
-from innkeeper_server.slots import Claim
+from innkeeper_server.slots import Claim, ClaimReason
 from innkeeper_server.store import Store
 from innkeeper_server.turns import Turns
 from innkeeper_server.visits import lease_jobs, tell_connections
@@ -83,9 +83,12 @@ class Lives:
         if error is None and runtime.doom is None:
             self._loaded(runtime)
             return
+        tasks = [task]
+        if error is None:  # it was deleted while it started; whoever was started is stopped
+            tasks += await self._stop_in_time(runtime, ClaimReason.OPERATOR)
         error = error or runtime.doom
         assert error is not None
-        await self._abandon(runtime, error, [task, *self._cancel_jobs(runtime)])
+        await self._abandon(runtime, error, [*tasks, *self._cancel_jobs(runtime)])
 
     async def _start(self, runtime: Runtime) -> InnkeeperError | None:
         """Hydrate, construct and start; return what went wrong instead of raising it."""
@@ -195,10 +198,7 @@ class Lives:
         running: list[asyncio.Task[Any]] = [runtime.task] if runtime.task is not None else []
         quiet = await self._within(limit, *running)
         if quiet:  # its hook never runs beside its turn
-            hook = self._child(self._stop_hook(runtime, claim), f"stop {runtime.id}")
-            running.append(hook)
-            if not await self._within(limit, hook):
-                hook.cancel()
+            running += await self._stop_in_time(runtime, claim.reason)
         running += self._cancel_jobs(runtime)
         if not await self._within(limit, *running):
             driver = self._driver
@@ -212,9 +212,16 @@ class Lives:
             save = self._child(self._save(runtime), f"last save {runtime.id}")
             await self._within(limit, save)
 
-    async def _stop_hook(self, runtime: Runtime, claim: Claim) -> None:
+    async def _stop_in_time(self, runtime: Runtime, reason: ClaimReason) -> list[asyncio.Task[Any]]:
+        """Run `on_stop`, and cancel it when its time is over; return its task, perhaps not done."""
+        hook = self._child(self._stop_hook(runtime, reason), f"stop {runtime.id}")
+        if not await self._within(self._limits.stop_timeout, hook):
+            hook.cancel()
+        return [hook]
+
+    async def _stop_hook(self, runtime: Runtime, reason: ClaimReason) -> None:
         try:
-            await runtime.type.stop(runtime.instance, claim.reason.value)
+            await runtime.type.stop(runtime.instance, reason.value)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as fault:

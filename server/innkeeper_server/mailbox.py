@@ -74,6 +74,7 @@ class Envelope:
         "lease",
         "lease_kind",
         "on_disconnect",
+        "order",
         "outbox",
         "output",
         "runtime_id",
@@ -112,6 +113,7 @@ class Envelope:
         self.expires_at = expires_at
         self.expected_version = expected_version
         self.stage = Stage.WAITING
+        self.order = 0  # among all that was submitted; it keeps it when it is handed over
         self.ticket: Ticket | None = None  # while WAITING
         self.lease: Lease | None = None  # while QUEUED and ACTIVE
         self.turn: Turn | None = None  # once its handler began

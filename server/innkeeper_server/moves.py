@@ -26,17 +26,24 @@ from innkeeper_server.slots import (
 )
 from innkeeper_server.waiting import Waiting
 
+_FOR_LINE = frozenset({ClaimReason.ADMISSION, ClaimReason.CAPACITY})
+
 
 class Moves(Waiting):
-    """See the module. `eviction_time` and `hold_time` are seconds."""
+    """See the module. All times are seconds."""
 
-    def __init__(self, hold_time: float, eviction_time: float, story_length: int) -> None:
+    def __init__(
+        self, hold_time: float, eviction_time: float, slow_after: float, story_length: int
+    ) -> None:
         super().__init__(story_length)
         self.hold_time = hold_time
         self.eviction_time = eviction_time
+        self.slow_after = slow_after
         self.refused_total = self.overrun_total = 0
-        # Revocable claims made for the line, youngest last.
+        # Claims that are given up as soon as the line can do without them, youngest last; and
+        # those that are so only once there is no line: promised, or with callers of their own.
         self._for_line: dict[int, Slot] = {}
+        self._while_line: dict[int, Slot] = {}
         self._out: list[Effect] = []
 
     def _refuse(self, ticket: Ticket, error: InnkeeperError) -> None:
@@ -57,7 +64,8 @@ class Moves(Waiting):
         tickets, slot.waiting = slot.waiting or {}, None
         self.returning.discard(slot)
         self.waiting -= len(tickets)
-        for ticket in tickets.values():
+        # What was handed over from an earlier life came before what arrived while that life ended.
+        for ticket in sorted(tickets.values(), key=_order):
             self._grant(slot, ticket, now)
 
     def _let_go(self, lease: Lease, now: float) -> bool:
@@ -72,7 +80,7 @@ class Moves(Waiting):
     def _to_zombie(self, slot: Slot, now: float) -> None:
         self.overrun_total += 1
         self._move(slot, Phase.ZOMBIE, "overran its time to stop", now)
-        self.returning.discard(slot)
+        self._file(slot)
 
     def _reserve(self, agent: AgentKey, now: float) -> None:
         slot = Slot(agent, next(self._numbers), now)
@@ -98,17 +106,20 @@ class Moves(Waiting):
         firm: bool = False,
         force: bool = False,
     ) -> Claim:
-        if slot.leases is None:
-            self._leave_line(slot)
+        """RESIDENT → CLAIMED; or a claim by force in the place of a polite one, which is dead."""
         deadline = now + self.eviction_time
         token = next(self._numbers)
         claim = Claim(token, slot.agent, slot.runtime_id, reason, firm, force, deadline)
+        if slot.claim is not None:
+            self._forget(slot.claim)
+        elif slot.leases is None:
+            self._leave_line(slot)
         slot.claim = claim
         slot.leaving = False
-        if reason in (ClaimReason.ADMISSION, ClaimReason.CAPACITY):
-            self._for_line[token] = slot
-        self._move(slot, Phase.CLAIMED, f"claimed: {reason.value}", now)
-        self._note_return(slot)
+        if slot.phase is Phase.RESIDENT:
+            self._move(slot, Phase.CLAIMED, f"claimed: {reason.value}", now)
+        self._file(slot)
+        self._remember(claim, now + self.slow_after)
         self._out.append(Evict(claim))
         return claim
 
@@ -117,7 +128,7 @@ class Moves(Waiting):
     ) -> None:
         """CLAIMED → RESIDENT. `keep`: the caller leases it in the same block."""
         assert slot.claim is not None, "no claim to give up"
-        self._for_line.pop(slot.claim.token, None)
+        self._forget(slot.claim)
         slot.claim = None
         self._move(slot, Phase.RESIDENT, why, now)
         if slot.waiting:
@@ -129,3 +140,45 @@ class Moves(Waiting):
             slot.leases = {}
         elif slot.leases is None:
             self.idle.insert(slot)
+
+    def _note_slow(self, claim: Claim) -> None:
+        """Its eviction takes long: nobody counts on it any more."""
+        slot = self.slots[claim.agent]
+        slot.late = True
+        self.late += 1
+        self._file(slot)
+
+    def _withdraw(self, ticket: Ticket, state: TicketState) -> None:
+        super()._withdraw(ticket, state)
+        slot = self.slots.get(ticket.agent)
+        if slot is not None:
+            self._file(slot)
+
+    def _file(self, slot: Slot) -> None:
+        """Put a slot where it belongs, after its claim or its waiting tickets changed."""
+        claim = slot.claim
+        if claim is None:
+            return
+        self._forget(claim)
+        if slot.waiting and not slot.late and slot.phase in (Phase.CLAIMED, Phase.STOPPING):
+            self.returning.add(slot)  # it needs a slot once more: for its next life
+        else:
+            self.returning.discard(slot)
+        if slot.phase is not Phase.CLAIMED:
+            return
+        if claim.reason not in _FOR_LINE:
+            if slot.waiting and not claim.firm:
+                self._while_line[claim.token] = slot
+        elif slot.waiting or (claim.firm and not slot.late):
+            self._while_line[claim.token] = slot
+        else:
+            self._for_line[claim.token] = slot
+
+    def _forget(self, claim: Claim) -> None:
+        """It will not be given up for the line any more."""
+        self._for_line.pop(claim.token, None)
+        self._while_line.pop(claim.token, None)
+
+
+def _order(ticket: Ticket) -> float:
+    return ticket.order

@@ -17,8 +17,8 @@ slots are handed to them, never raced for. Every operation ends in `_pump`, the 
 matches slots with tickets, so no wake-up can be lost. An operation with a stale claim, an ended
 lease or an unknown runtime changes nothing.
 
-Below it: `ledger.py` (what is), `waiting.py` (who waits), `moves.py` (single steps). Beside it:
-`explain.py` words it for people, `audit.py` checks it.
+Below it: `ledger.py` (what is), `waiting.py` (who waits), `moves.py` (single steps), `leaving.py`
+(who goes). Beside it: `explain.py` words it for people, `audit.py` checks it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from math import inf
 from innkeeper_server import audit, explain
 from innkeeper_server.errors import Draining, InnkeeperError, TooManyWaiting
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.leaving import Leaving
 from innkeeper_server.ledger import void
-from innkeeper_server.moves import Moves
 from innkeeper_server.slots import (
     Claim,
     ClaimReason,
@@ -39,7 +39,6 @@ from innkeeper_server.slots import (
     Lease,
     LeaseKind,
     Phase,
-    Slot,
     Ticket,
     TicketState,
 )
@@ -50,12 +49,14 @@ Effects = list[Effect]
 _INNER = frozenset({LeaseKind.CALL, LeaseKind.JOB, LeaseKind.ENVELOPE})
 
 
-class Account(Moves):
+class Account(Leaving):
     """See the module. All times are seconds on one monotonic clock of the caller's choice.
 
     `idle_timeout`: how long an unowned agent stays. `admission_timeout`: how long a ticket waits
-    for a slot. `max_waiting`: bound on waiting tickets. `max_claims`: bound on evictions under way
-    for idleness or drain. `hold_time`: how long a runtime whose eviction failed is left alone.
+    for a slot; an eviction that takes a quarter of it is slow, and another is begun beside it.
+    `max_waiting`: bound on waiting tickets. `max_claims`: bound on evictions under way for idleness
+    or drain. `hold_time`: how long a runtime whose eviction failed is left alone. `eviction_time`:
+    how long an eviction should take at most, for the eyes of operators.
     `live`, once set, tells the runtimes that physically exist; it is asked before any refusal.
     """
 
@@ -71,14 +72,18 @@ class Account(Moves):
         eviction_time: float = 30.0,
         story_length: int = 10_000,
     ) -> None:
-        super().__init__(hold_time, eviction_time, story_length)
-        self.capacity = capacity
-        self.idle_timeout = idle_timeout
+        super().__init__(
+            capacity=capacity,
+            idle_timeout=idle_timeout,
+            max_claims=max_claims,
+            hold_time=hold_time,
+            eviction_time=eviction_time,
+            slow_after=admission_timeout / 4,
+            story_length=story_length,
+        )
         self.admission_timeout = admission_timeout
         self.max_waiting = max_waiting
-        self.max_claims = max_claims
         self.live: Callable[[], Collection[int]] | None = None
-        self.draining = False
         self.loaded_total = self.evicted_total = self.reconciled_total = 0
         self._compared_at = -inf
 
@@ -102,12 +107,14 @@ class Account(Moves):
         owner: str = "",
         deadline: float = inf,
         ttl: float = inf,
+        order: float = inf,
         visitor: object = None,
     ) -> tuple[Ticket, Effects]:
         """Ask for a lease. The ticket is granted now, or waits, or is refused; effects tell which.
 
         `deadline` is the caller's own; a wait for a slot ends after `admission_timeout` too.
-        `ttl` bounds the lease itself (seconds; pins).
+        `ttl` bounds the lease itself (seconds; pins). `order`: tickets of one agent are granted in
+        this order, then in that of their coming.
         """
         ticket = Ticket(
             next(self._numbers),
@@ -118,6 +125,7 @@ class Account(Moves):
             patience=now + self.admission_timeout,
             deadline=deadline,
             ttl=ttl,
+            order=order,
             visitor=visitor,
         )
         slot = self.slots.get(agent)
@@ -129,6 +137,8 @@ class Account(Moves):
             self._refuse(ticket, TooManyWaiting(explain.too_many_waiting(self)))
         else:
             self._wait(ticket)
+            if slot is not None:
+                self._file(slot)
         return ticket, self._pump(now)
 
     def release(self, lease: Lease, now: float) -> Effects:
@@ -150,7 +160,8 @@ class Account(Moves):
         """LOADING → RESIDENT; everybody who joined the load is granted, in order, in this call."""
         slot = self._exact(agent, runtime_id, Phase.LOADING)
         if slot is None:
-            return [Discard(runtime_id)]
+            known = self.slots.get(agent)
+            return [] if known and known.runtime_id == runtime_id else [Discard(runtime_id)]
         self._move(slot, Phase.RESIDENT, "loaded", now)
         slot.loaded_at = now
         self.loaded_total += 1
@@ -191,7 +202,7 @@ class Account(Moves):
             self._unclaim(slot, "owned again", now)
             return False, self._pump(now)
         void(slot)
-        self._for_line.pop(claim.token, None)
+        self._forget(claim)
         self._move(slot, Phase.STOPPING, claim.reason.value, now)
         return True, self._pump(now)
 
@@ -219,7 +230,7 @@ class Account(Moves):
         slot = self._exact(agent, runtime_id, Phase.STOPPING, Phase.ZOMBIE)
         if slot is None:
             return []
-        self.evicted_total += 1
+        self.evicted_total += slot.claim is not None  # a start that failed was no eviction
         self._remove(slot, "stopped", now)
         return self._pump(now)
 
@@ -235,7 +246,7 @@ class Account(Moves):
             due = min(due, until)
             break
         head = self.idle.head
-        if head is not None and self._coming() < self.max_claims:
+        if head is not None and self._going() < self.max_claims:
             due = min(due, head.idle_since + self.idle_timeout)
         return due
 
@@ -245,9 +256,12 @@ class Account(Moves):
         self, agent: AgentKey, now: float, *, graceful: bool = False, force: bool = False
     ) -> tuple[Claim | None, Effects]:
         """Claim a resident: if idle; or (`graceful`) once its owners have left, taking nothing new
-        meanwhile; or (`force`) in spite of them. None: nothing could be claimed now."""
+        meanwhile; or (`force`) in spite of them, and of a polite claim that is under way. None:
+        nothing could be claimed now."""
         slot = self.slots.get(agent)
-        if slot is None or slot.phase is not Phase.RESIDENT:
+        if slot is None or slot.phase not in (Phase.RESIDENT, Phase.CLAIMED):
+            return None, []
+        if slot.claim is not None and (slot.claim.force or not force):
             return None, []
         if slot.leases and not force:
             slot.leaving = slot.leaving or graceful
@@ -299,9 +313,10 @@ class Account(Moves):
         if self.held:
             self._unhold(now)
         self._serve(now)
-        self._expire(now)
         self._balance(now)
-        self._claim_idle(now)
+        while self._expire(now) or self._claim_due(now):
+            self._serve(now)
+            self._balance(now)
         out = self._out
         if out:
             self._out = []
@@ -315,62 +330,26 @@ class Account(Moves):
             self.line.pop()
             self._reserve(first[1], now)
 
-    def _balance(self, now: float) -> None:
-        """Have as many runtimes on their way out as the line needs: no fewer, and no more."""
-        shortage = self._shortage()
-        while shortage > 0 and self.idle.head is not None:
-            reason = ClaimReason.ADMISSION if self.wanted else ClaimReason.CAPACITY
-            self._claim(self.idle.head, reason, now)
-            shortage -= 1
-        while shortage < 0 and self._for_line:
-            self._unclaim(next(reversed(self._for_line.values())), "not needed", now)
-            shortage = self._shortage()
-
-    def _claim_idle(self, now: float) -> None:
-        while (head := self.idle.head) is not None and self._coming() < self.max_claims:
-            if self.draining:
-                self._claim(head, ClaimReason.DRAIN, now)
-            elif head.idle_since + self.idle_timeout <= now:
-                self._claim(head, ClaimReason.IDLE, now)
-            else:
-                return
-
-    def _expire(self, now: float) -> None:
-        """End pins, and tickets that have waited long enough."""
-        while (first := self.deadlines.first()) is not None and first[0] <= now:
-            self.deadlines.pop()
-            item = first[1]
-            if isinstance(item, Lease):
-                self._let_go(item, now)
-            elif item.deadline > now and self._is_loading(item.agent):
-                self._remember(item, item.deadline)  # it has a slot; only its own deadline counts
-            elif self._mend(now):
-                self._remember(item, now)  # the refusal would have been false: serve, then look
-                self._serve(now)
-            else:
-                error = explain.refusal(self, item, now)
-                self._withdraw(item, TicketState.REFUSED)
-                self._refuse(item, error)
-
-    def _shortage(self) -> int:
-        need = len(self.wanted) + len(self.returning) + len(self.slots)
-        return need - self.capacity - self._coming()
-
-    def _opens(self, slot: Slot, now: float) -> bool:
-        """Whether work may enter this life now; revokes a claim that stands in the way if it may.
-
-        It may, if the older tickets can be served without this slot. Otherwise the newcomer waits
-        behind them and runs in the next life: else a stream of newcomers would starve the line.
-        """
-        if slot.phase is Phase.RESIDENT:
-            return not slot.leaving
-        if slot.phase is not Phase.CLAIMED or (slot.claim is not None and slot.claim.firm):
+    def _expire(self, now: float) -> bool:
+        """End one pin, ticket, or patience with an eviction, whose time is over; true if there was
+        one. One at a time, so that each is judged by what the last has changed."""
+        first = self.deadlines.first()
+        if first is None or first[0] > now:
             return False
-        wanting = len(self.wanted) + len(self.returning) - (slot in self.returning)
-        free = max(0, self.capacity - len(self.slots))
-        if wanting > free + self._coming() - 1 + len(self.idle):
-            return False
-        self._unclaim(slot, "work arrived", now, keep=True)
+        self.deadlines.pop()
+        item = first[1]
+        if isinstance(item, Lease):
+            self._let_go(item, now)
+        elif isinstance(item, Claim):
+            self._note_slow(item)
+        elif item.deadline > now and self._is_loading(item.agent):
+            self._remember(item, item.deadline)  # it has a slot; only its own deadline counts
+        elif self._mend(now):
+            self._remember(item, now)  # the refusal would have been false: serve, then look again
+        else:
+            error = explain.refusal(self, item, now)
+            self._withdraw(item, TicketState.REFUSED)
+            self._refuse(item, error)
         return True
 
     # -- reconciliation -------------------------------------------------------------------------
@@ -391,7 +370,7 @@ class Account(Moves):
         missing, ghosts = audit.compare(self, live)
         for slot in missing:
             if slot.claim is not None:
-                self._for_line.pop(slot.claim.token, None)
+                self._forget(slot.claim)
             self._remove(slot, "reconciled", now)
         self._out.extend(Discard(runtime_id) for runtime_id in ghosts)
         self.reconciled_total += len(missing) + len(ghosts)

@@ -26,6 +26,7 @@ from innkeeper_server.registry import Registry
 from innkeeper_server.rpc import agents, catalog, health, residency
 from innkeeper_server.rpc.boundary import Boundary
 from innkeeper_server.rpc.ending import Ending
+from innkeeper_server.rpc.pulse import Pulse
 from innkeeper_server.rpc.register import Handlers, reflect, register
 from innkeeper_server.scrape import Scrape
 from innkeeper_server.store import Store, open_store
@@ -35,6 +36,7 @@ __all__ = ["Server", "StartError", "build", "run", "serving"]
 
 log = logging.getLogger("innkeeper.server")
 
+QUIET = 0.05  # seconds without a call, after which nobody is waiting to be refused
 LAST_WORDS = 2.0  # seconds for handlers to end once their work has
 GRACE = 1.0  # seconds that gRPC waits for calls before it cuts them
 PROGRESS_EVERY = 1.0  # seconds between two lines of the log about a drain
@@ -53,6 +55,7 @@ class Server:
             reader_timeout=self.host.limits.reader_timeout,
         )
         self.ending = Ending()
+        self.pulse = Pulse(self.host.account.next_deadline, self._say)
         self.hurry = asyncio.Event()  # set: whatever is being waited for is cut now
         self.address = ""  # where it really listens, once started
         self.admin_address = ""
@@ -60,6 +63,7 @@ class Server:
         self._healths: list[health.Health] = []
         self._listeners: list[grpc.aio.Server] = []
         self._scrape: Scrape | None = None
+        self._serves = False  # started
         self._stopped: asyncio.Task[bool] | None = None
 
     # -- start ----------------------------------------------------------------------------------
@@ -72,8 +76,10 @@ class Server:
         except BaseException:
             await self._abandon()
             raise
-        self.host.drains.listeners.append(lambda draining: self._say(not draining))
-        self._say(True)
+        self.host.drains.listeners.append(lambda _: self._say())
+        self._serves = True
+        self._say()
+        self.pulse.start()
 
     async def _open_store(self) -> None:
         try:
@@ -84,7 +90,8 @@ class Server:
             ) from None
 
     async def _listen(self) -> None:
-        agent = {agents.SERVICE: agents.AgentService(self.host, self.boundary).handlers()}
+        works = agents.AgentService(self.host, self.boundary, self.ending)
+        agent = {agents.SERVICE: works.handlers()}
         kept = {catalog.SERVICE: catalog.CatalogService(self.host, self.boundary).handlers()}
         desk = residency.ResidencyService(self.host, self.boundary, self.ending)
         steered = {residency.SERVICE: desk.handlers()}
@@ -116,7 +123,7 @@ class Server:
     async def _serve_metrics(self, address: str) -> str:
         make_free(address)
         self._scrape = Scrape(
-            Metrics(self.host, self.boundary).text, lambda: self._healths[0].serving
+            Metrics(self.host, self.boundary, self.pulse).text, lambda: self._healths[0].serving
         )
         try:
             return joined(address, await self._scrape.start(address))
@@ -132,9 +139,11 @@ class Server:
         except InnkeeperError:
             pass  # the store never opened
 
-    def _say(self, serving: bool) -> None:
+    def _say(self) -> None:
+        """Tell whoever asks for our health whether work is taken."""
+        closed = self.host.draining or self.ending.begun
         for checked in self._healths:
-            checked.set(serving and not self.ending.begun)
+            checked.set(self._serves and self.pulse.steady and not closed)
 
     # -- stop -----------------------------------------------------------------------------------
 
@@ -150,9 +159,12 @@ class Server:
 
     async def _stop(self, patience: float | None) -> bool:
         self.ending.begun = True
-        self._say(False)
+        self._say()
+        self.pulse.stop()
         clean = await self._drain(patience)
-        self.ending.over.set()
+        self.ending.end()
+        if not self.hurry.is_set():
+            await self.boundary.quiet(QUIET, LAST_WORDS)
         clean = await self.boundary.finish(LAST_WORDS) and clean
         ends = [asyncio.create_task(listener.stop(GRACE)) for listener in self._listeners]
         await asyncio.wait(ends, timeout=2 * GRACE)

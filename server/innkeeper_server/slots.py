@@ -87,6 +87,7 @@ class Slot:
         "claim",
         "idle_seq",
         "idle_since",
+        "late",
         "leases",
         "leaving",
         "loaded_at",
@@ -108,6 +109,7 @@ class Slot:
         self.idle_since = now
         self.idle_seq = 0  # its place in the idle line, kept while it is claimed
         self.claim: Claim | None = None
+        self.late = False  # its eviction takes long; nobody counts on it
         self.leaving = False  # a graceful eviction waits for its owners
         self.waiting: dict[int, Ticket] | None = None  # joined to its load, or to its next life
         self.prev: Slot | None = None
@@ -157,6 +159,7 @@ class Ticket:
         "deadline",
         "kind",
         "lease",
+        "order",
         "owner",
         "patience",
         "seq",
@@ -175,6 +178,7 @@ class Ticket:
         since: float,
         *,
         patience: float,
+        order: float,
         deadline: float,
         ttl: float,
         visitor: object,
@@ -185,6 +189,7 @@ class Ticket:
         self.owner = owner
         self.since = since
         self.patience = patience  # when it stops waiting for a slot
+        self.order = order  # among the tickets of its agent; those of work, by their submission
         self.deadline = deadline  # when it stops waiting for anything
         self.ttl = ttl  # of the lease it wants; finite for pins
         self.visitor = visitor  # the driver's own; never looked at here

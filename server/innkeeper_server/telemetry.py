@@ -19,6 +19,7 @@ from structlog.typing import Processor
 
 from innkeeper_server.host import Host
 from innkeeper_server.rpc.boundary import Boundary
+from innkeeper_server.rpc.pulse import Pulse
 
 __all__ = ["Metrics", "set_up_logging"]
 
@@ -71,10 +72,10 @@ def set_up_logging(level: str, format: LogFormat = "auto", stream: TextIO | None
 class Metrics:
     """The metrics of one host. To be read on its loop."""
 
-    def __init__(self, host: Host, boundary: Boundary) -> None:
+    def __init__(self, host: Host, boundary: Boundary, pulse: Pulse) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_OfHost(host))
-        self._registry.register(_OfCalls(boundary))
+        self._registry.register(_OfCalls(boundary, pulse))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
@@ -109,10 +110,13 @@ class _OfHost(Collector):
 
 
 class _OfCalls(Collector):
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, boundary: Boundary, pulse: Pulse) -> None:
         self._boundary = boundary
+        self._pulse = pulse
 
     def collect(self) -> Iterator[Family]:
+        lag = self._pulse.lag
+        yield _gauge("innkeeper_loop_lag_seconds", "Longest of the last minute.", lag)
         yield _gauge("innkeeper_rpcs_running", "Calls under way.", len(self._boundary.running))
         ended = CounterMetricFamily("innkeeper_rpcs", "Calls ended.", labels=["method", "code"])
         for (method, code), count in self._boundary.finished.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 
 from innkeeper_server.agent import Turn, current_turn
 from innkeeper_server.calls import CallGraph
@@ -57,6 +58,7 @@ class Turns:
         self._store = store
         self._calls = calls
         self._limits = limits
+        self._numbers = itertools.count(1)  # of envelopes, by their submission
         self._loop = asyncio.get_running_loop()
         # Every turn starts from this context, so that none inherits another's variables.
         self._context = contextvars.copy_context()
@@ -67,6 +69,7 @@ class Turns:
         """Have it accepted now, or stand in line, or settle with the refusal. Never waits."""
         driver, call = self._driver, envelope.call
         now = driver.now()
+        envelope.order = envelope.order or next(self._numbers)
         lease = driver.account.lease(
             envelope.agent, envelope.lease_kind, call.request_id or envelope.id, now
         )
@@ -79,6 +82,7 @@ class Turns:
             now,
             owner=call.request_id or envelope.id,
             deadline=_soonest(call.deadline, envelope.expires_at),
+            order=envelope.order,
             visitor=_Visit(self, envelope),
         )
         driver.carry_out(effects)

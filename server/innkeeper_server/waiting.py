@@ -16,7 +16,7 @@ from math import inf
 
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.ledger import Ledger, void
-from innkeeper_server.slots import LazyHeap, Lease, Phase, Slot, Ticket, TicketState
+from innkeeper_server.slots import Claim, LazyHeap, Lease, Phase, Slot, Ticket, TicketState
 
 
 class Waiting(Ledger):
@@ -28,9 +28,10 @@ class Waiting(Ledger):
         # Agents without a slot, each with the tickets that want it; `line` orders them.
         self.wanted: dict[AgentKey, dict[int, Ticket]] = {}
         self.line: LazyHeap[AgentKey] = LazyHeap(self._stands_in_line)
-        # Slots on their way out whose agent is wanted again.
+        # Slots on their way out, and counted on, whose agent is wanted again.
         self.returning: set[Slot] = set()
-        self.deadlines: LazyHeap[Ticket | Lease] = LazyHeap(_still_counts)
+        # When a ticket, a pin, or the patience with an eviction ends.
+        self.deadlines: LazyHeap[Ticket | Lease | Claim] = LazyHeap(self._still_counts)
 
     def tickets(self) -> Iterable[Ticket]:
         """Everybody who waits, in no particular order."""
@@ -46,7 +47,6 @@ class Waiting(Ledger):
             if slot.waiting is None:
                 slot.waiting = {}
             slot.waiting[ticket.seq] = ticket
-            self._note_return(slot)
         elif ticket.agent in self.wanted:
             self.wanted[ticket.agent][ticket.seq] = ticket
         else:
@@ -62,7 +62,7 @@ class Waiting(Ledger):
         tickets = self.wanted.get(agent)
         return tickets is not None and next(iter(tickets)) == seq
 
-    def _remember(self, item: Ticket | Lease, due: float) -> None:
+    def _remember(self, item: Ticket | Lease | Claim, due: float) -> None:
         if due != inf:
             self.deadlines.push(due, item)
 
@@ -76,7 +76,6 @@ class Waiting(Ledger):
             del slot.waiting[ticket.seq]
             if not slot.waiting:
                 slot.waiting = None
-                self.returning.discard(slot)
             return
         tickets = self.wanted[ticket.agent]
         was_first = next(iter(tickets)) == ticket.seq
@@ -89,10 +88,6 @@ class Waiting(Ledger):
     def _is_loading(self, agent: AgentKey) -> bool:
         slot = self.slots.get(agent)
         return slot is not None and slot.phase is Phase.LOADING
-
-    def _note_return(self, slot: Slot) -> None:
-        if slot.waiting and slot.phase in (Phase.CLAIMED, Phase.STOPPING):
-            self.returning.add(slot)
 
     def _remove(self, slot: Slot, why: str, now: float) -> None:
         """Take a slot out of everything; whoever waited for the agent's next life joins the line
@@ -108,8 +103,12 @@ class Waiting(Ledger):
             self._want(slot.agent, slot.waiting)
             slot.waiting = None
 
-
-def _still_counts(_due: float, item: Ticket | Lease) -> bool:
-    if isinstance(item, Lease):
-        return item.slot is not None
-    return item.state is TicketState.WAITING
+    def _still_counts(self, _due: float, item: Ticket | Lease | Claim) -> bool:
+        if isinstance(item, Lease):
+            return item.slot is not None
+        if isinstance(item, Ticket):
+            return item.state is TicketState.WAITING
+        slot = self.slots.get(item.agent)
+        if slot is None or slot.claim is not item or slot.late:
+            return False
+        return slot.phase is not Phase.ZOMBIE

@@ -22,11 +22,13 @@ from innkeeper_server.slots import (
 class IdleByTimestamp(Account):
     """Takes an old timestamp for idleness, whoever owns the agent."""
 
-    def _claim_idle(self, now: float) -> None:
+    def _claim_due(self, now: float) -> bool:
         for slot in list(self.slots.values()):
             old = now - slot.loaded_at >= self.idle_timeout
             if slot.phase is Phase.RESIDENT and old and not self.held:
                 self._claim(slot, ClaimReason.IDLE, now)
+                return True
+        return False
 
     def next_deadline(self) -> float:
         loaded = [s.loaded_at for s in self.slots.values() if s.phase is Phase.RESIDENT]

@@ -217,12 +217,12 @@ def test_a_runtime_whose_checkpoint_failed_is_left_alone_and_the_next_is_tried()
     _, effects = inn.ask(C, 2.0)
     effects = inn.account.restore(claim_in(effects), 3.0, hold=True)
     assert claim_in(effects).agent == B
+    inn.account.tick(5.5)  # b's eviction is slow by now
     assert inn.account.next_deadline() == 8.0
-    assert explain.explain(inn.account, A, 4.0).slot.blockers == (  # type: ignore[union-attr]
-        "its checkpoint failed; next try in 4.0 s",
+    assert explain.explain(inn.account, A, 6.0).slot.blockers == (  # type: ignore[union-attr]
+        "its checkpoint failed; next try in 2.0 s",
     )
-    inn.account.tick(8.0)
-    assert inn.account.idle.head is inn.account.slots[A]
+    assert claim_in(inn.account.tick(8.0)).agent == A
 
 
 def test_a_failed_load_refuses_everybody_who_joined_with_one_cause_and_frees_the_slot() -> None:
@@ -370,7 +370,7 @@ def test_many_idle_deadlines_at_once_are_taken_in_portions() -> None:
         inn.idle(agent)
     effects = inn.account.tick(60.0)
     assert [e.claim.agent for e in effects if isinstance(e, Evict)] == agents[:3]
-    assert inn.account.next_deadline() == inf
+    assert inn.account.next_deadline() == 62.5  # when those are slow
     claim = effects[0].claim  # type: ignore[union-attr]
     inn.account.commit(claim, 60.0)
     assert claim_in(inn.account.stopped(agents[0], claim.runtime_id, 61.0)).agent == agents[3]
@@ -440,7 +440,17 @@ def test_the_core_awaits_nothing_and_reads_no_clock() -> None:
 
     folder = Path(innkeeper_server.__file__).parent
     banned = {"asyncio", "time", "random", "logging", "grpc", "threading", "socket", "os"}
-    for name in ("residency", "moves", "waiting", "ledger", "slots", "explain", "audit", "calls"):
+    for name in (
+        "residency",
+        "leaving",
+        "moves",
+        "waiting",
+        "ledger",
+        "slots",
+        "explain",
+        "audit",
+        "calls",
+    ):
         tree = ast.parse((folder / f"{name}.py").read_text())
         for node in ast.walk(tree):
             assert not isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor), name

@@ -30,6 +30,7 @@ from innkeeper_server.limits import Limits
 from innkeeper_server.registry import Registry
 from innkeeper_server.rpc.agents import SERVICE, AgentService
 from innkeeper_server.rpc.boundary import Boundary
+from innkeeper_server.rpc.ending import Ending
 from innkeeper_server.store import MemoryStore
 
 T = TypeVar("T")
@@ -96,6 +97,8 @@ class World:
         self.boundary = Boundary(
             max_message_bytes=MAX_MESSAGE, reader_timeout=self.host.limits.reader_timeout
         )
+        self.ending = Ending()
+        self.service = AgentService(self.host, self.boundary, self.ending)
         self.channel: grpc.aio.Channel
         self.stub: agent_rpc.AgentServiceAsyncStub
 
@@ -132,7 +135,7 @@ async def serving(**limits: Any) -> AsyncIterator[World]:
     server = grpc.aio.server(
         options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE))
     )
-    handlers = AgentService(it.host, it.boundary).handlers()
+    handlers = it.service.handlers()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -215,10 +218,13 @@ def _counter(world: World) -> type[Agent[Count]]:
     return Counter
 
 
+DETAILS = {str(n): "y" * 290 for n in range(9)}  # as much as fits
 FAULTS: Mapping[str, BaseException] = {
     "secret": KeyError("the password is hunter2"),
     "cancelled": asyncio.CancelledError(),
     "on purpose": AgentError("NOT_FOUND", "no such thing", {"thing": "x"}),
+    "at length": AgentError("NOT_FOUND", "x" * 2_000, DETAILS),
+    "at length in another script": AgentError("NOT_FOUND", "漢" * 2_000, DETAILS),
     "exit": SystemExit(3),
 }
 

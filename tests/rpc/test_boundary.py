@@ -172,3 +172,14 @@ async def test_what_is_known_of_the_caller_is_copied() -> None:
         assert unnamed.deadline is not None, "unary calls have a default"
         assert unnamed.request_id not in ("", named.request_id)
         assert stream.deadline is None, "streams last as long as they want"
+
+
+async def test_it_is_quiet_once_nobody_comes_any_more() -> None:
+    boundary = Boundary(max_message_bytes=1000)
+    waiting = asyncio.create_task(boundary.quiet(0.0, FUSE))
+    for _ in range(5):
+        boundary.begun += 1
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await soon(waiting)
+    await soon(boundary.quiet(FUSE, 0.0))  # and nobody waits for ever

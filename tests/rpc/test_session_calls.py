@@ -328,4 +328,4 @@ async def test_a_session_leaves_no_tasks_behind(it: World, way: str) -> None:
     await soon(it.stub.Invoke(invoke("add", n=0)))
     await it.no_calls()
     await until(lambda: len(asyncio.all_tasks()) <= before)
-    assert it.host.drains.listeners == []
+    assert it.service._sessions == set()

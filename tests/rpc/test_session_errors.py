@@ -138,6 +138,7 @@ async def test_an_endless_id_is_refused_and_cut_short(it: World) -> None:
         (frame("1", invoke=agent_pb.InvokeRequest(busy_policy=3)), "busy_policy"),
         (frame("1", chat=agent_pb.StreamChatRequest(on_disconnect=9)), "on_disconnect"),
         (frame("1", message=agent_pb.MessageFrame(message=arguments(a=1))), "message"),
+        (frame("1", message=agent_pb.MessageFrame()), "message"),
         (frame("1", followup=followup("x", passive=True)), "passive"),
         (frame("1", followup=followup("x", expires_at=Timestamp(nanos=-1))), "expires_at"),
         (frame("1", cancel=agent_pb.CancelRequest()), "scope"),
@@ -172,6 +173,20 @@ async def test_an_id_that_is_in_flight_is_refused(it: World) -> None:
     gate.open()
     assert (await talk.answer("1")).result.invoke.output.text == "hold"
     await talk.close()
+    assert await it.count() == 1
+
+
+async def test_nothing_is_begun_after_close(it: World) -> None:
+    gate = it.gate("hold").shut()
+    talk = Talk(it)
+    await talk.open()
+    await talk.send(frame("1", invoke=HOLD), CLOSE, frame("2", invoke=ADD), ping(3, "3"))
+    for call_id in ("2", "3"):
+        assert (await talk.error(call_id)).reason == "SESSION_PROTOCOL"
+    gate.open()
+    await talk.answer("1")
+    assert (await talk.next()).WhichOneof("frame") == "closed"
+    assert await talk.over() is grpc.StatusCode.OK
     assert await it.count() == 1
 
 
@@ -285,6 +300,35 @@ async def test_a_drain_does_not_wait_for_an_opened_agent(it: World) -> None:
     assert (await talk.answer("")).going_away.agent == ref()
     assert not (await talk.answer("")).going_away.HasField("agent")
     await talk.close()
+
+
+async def test_a_session_ends_with_the_host(it: World) -> None:
+    """What is in flight is answered first; what comes meanwhile is refused."""
+    gate = it.gate("hold").shut()
+    talk = Talk(it)
+    await talk.open()
+    await talk.send(frame("1", invoke=HOLD))
+    await gate.reached()
+    it.ending.end()
+    await talk.send(frame("2", invoke=ADD))
+    assert (await talk.error("2")).reason == "DRAINING"
+    gate.open()
+    assert (await talk.answer("1")).result.invoke.output.text == "hold"
+    seen = await refusal(talk.next())
+    assert (seen.code, seen.reason, seen.retry_after) == ("UNAVAILABLE", "DRAINING", 1.0)
+
+
+async def test_a_session_that_is_closing_ends_well_though_the_host_ends(it: World) -> None:
+    gate = it.gate("hold").shut()
+    talk = Talk(it)
+    await talk.open()
+    await talk.send(frame("1", invoke=HOLD), CLOSE)
+    await gate.reached()
+    it.ending.end()
+    gate.open()
+    await talk.answer("1")
+    assert (await talk.next()).WhichOneof("frame") == "closed"
+    assert await talk.over() is grpc.StatusCode.OK
 
 
 async def test_a_client_that_does_not_read_is_let_go() -> None:

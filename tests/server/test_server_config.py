@@ -102,7 +102,7 @@ def test_each_wrong_value_has_a_line_that_says_where_it_comes_from(
         ("start_timeout", 0),
         ("turn_timeout", float("inf")),
         ("stop_timeout", float("nan")),
-        ("max_message_bytes", 0),
+        ("max_message_bytes", 65_535),
         ("log_format", "xml"),
         ("uvloop", "perhaps"),
     ],

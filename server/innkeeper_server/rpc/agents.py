@@ -19,17 +19,22 @@ from innkeeper_server.rpc import ingress
 from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
 from innkeeper_server.rpc.conversation import Session
 from innkeeper_server.rpc.convert import to_event
+from innkeeper_server.rpc.ending import Ending, at_most
 
 SERVICE = "innkeeper.v1.AgentService"
+MAX_SESSIONS = 10_000  # open at once; an idle one takes 25 KB of memory
 
 
 class AgentService:
     """The methods; `handlers` is what a server registers."""
 
-    def __init__(self, host: Host, boundary: Boundary) -> None:
+    def __init__(self, host: Host, boundary: Boundary, ending: Ending) -> None:
         self._host = host
         self._boundary = boundary
         self._numbers = itertools.count(1)
+        self._sessions: set[Session] = set()
+        host.drains.listeners.append(self._on_draining)
+        ending.listeners.append(self._on_ending)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """A handler for each method, by its name."""
@@ -42,7 +47,9 @@ class AgentService:
             "Followup": unary(f"{SERVICE}/Followup", agent_pb.FollowupRequest, self._followup),
             "Cancel": unary(f"{SERVICE}/Cancel", agent_pb.CancelRequest, self._cancel),
             "Session": self._boundary.conversation(
-                f"{SERVICE}/Session", agent_pb.SessionRequest, self._session
+                f"{SERVICE}/Session",
+                agent_pb.SessionRequest,
+                at_most(MAX_SESSIONS, self._session),
             ),
         }
 
@@ -96,7 +103,21 @@ class AgentService:
     async def _session(self, read: Read, write: Write, info: CallInfo) -> None:
         name = f"{self._host.id}-s{next(self._numbers)}"
         limit = self._boundary.max_message_bytes
-        await Session(self._host, name, info.call, max_message_bytes=limit).run(read, write)
+        session = Session(self._host, name, info.call, max_message_bytes=limit)
+        self._sessions.add(session)
+        try:
+            await session.run(read, write)
+        finally:
+            self._sessions.discard(session)
+
+    def _on_draining(self, begins: bool) -> None:
+        if begins:
+            for session in self._sessions:
+                session.leave("the host is draining")
+
+    def _on_ending(self) -> None:
+        for session in self._sessions:
+            session.end()
 
 
 def _said(event: Event, runtime_id: str) -> agent_pb.StreamChatResponse:

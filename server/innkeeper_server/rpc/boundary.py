@@ -74,6 +74,7 @@ class Boundary:
         self.default_deadline = default_deadline
         self.reader_timeout = reader_timeout
         self.running: set[_Call] = set()
+        self.begun = 0  # calls so far
         self._fewer = Signal()  # a call ended
         self.finished: dict[tuple[str, str], int] = {}  # calls by method and code name
 
@@ -173,6 +174,18 @@ class Boundary:
         """Note how a call ended."""
         self.finished[method, code] = self.finished.get((method, code), 0) + 1
 
+    async def quiet(self, gap: float, timeout: float) -> None:
+        """Return once no call has come for `gap` seconds, after `timeout` seconds in any case.
+
+        What gRPC has taken in but not handed over when it stops gets a bare CANCELLED from it.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        seen = -1
+        while seen != self.begun and loop.time() < deadline:
+            seen = self.begun
+            await asyncio.sleep(gap)
+
     async def finish(self, timeout: float) -> bool:
         """Wait for running calls, at most `timeout` seconds; tell whether all have ended."""
         loop = asyncio.get_running_loop()
@@ -204,6 +217,7 @@ class _Call:
         self.info = _copied(method, context, default_deadline)
 
     async def __aenter__(self) -> _Call:
+        self._boundary.begun += 1
         self._boundary.running.add(self)
         return self
 

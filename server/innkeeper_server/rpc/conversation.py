@@ -5,6 +5,7 @@ Owns what each frame means and how a session ends:
 * `close`: what is in flight ends, then `closed`, then the stream, with OK;
 * the end of the client's stream without it is a detach: see `ingress.left` for what becomes of
   each call;
+* the end of the host: what is in flight has ended before, and the RPC fails with Draining;
 * a first frame other than `open`, an agent that cannot be opened, a message that is none, or a
   client that does not read: the RPC fails with that error.
 
@@ -57,13 +58,13 @@ class Session:
         self._connection: Connection | None = None
         self._is_open = False
         self._farewells: list[agent_pb.GoingAwayFrame] = []  # from before it was open
-        self._closing = False
+        self._closing = False  # nothing more is begun
+        self._last: InnkeeperError | None = None  # what it ends with then; None: it was closed
 
     async def run(self, read: Read, write: Write) -> None:
         """Serve the session until it ends. Raises the error that it fails with."""
         reader = asyncio.create_task(self._receive(read), name=f"session {self.id} reads")
         writer = asyncio.create_task(self._out.write_all(write), name=f"session {self.id} writes")
-        self._host.drains.listeners.append(self._on_draining)
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
             if reader.done() and not writer.done():
@@ -73,10 +74,20 @@ class Session:
                 await asyncio.wait((writer,))
             writer.result()
         finally:
-            self._host.drains.listeners.remove(self._on_draining)
             if self._connection is not None:
                 self._connection.close()
             await _ended((reader, writer, *self._calls.abandon()))
+
+    def leave(self, reason: str) -> None:
+        """Tell the client that the host is about to end."""
+        self._say_farewell(agent_pb.GoingAwayFrame(reason=reason))
+
+    def end(self) -> None:
+        """The host ends: begin nothing more, and fail once what is in flight was answered."""
+        if not self._closing:
+            self._closing = True
+            self._last = Draining("the host has stopped")
+            self._maybe_finish()
 
     # -- in -------------------------------------------------------------------------------------
 
@@ -106,7 +117,7 @@ class Session:
 
     def _dispatch(self, kind: str | None, frame: agent_pb.ClientFrame) -> None:
         if self._closing:
-            raise SessionProtocol("the session is closing and takes nothing more")
+            raise self._last or SessionProtocol("the session is closing and takes nothing more")
         if kind in _STARTS:
             self._begin(kind, frame)
         elif kind == "ping":
@@ -167,10 +178,6 @@ class Session:
         connection.close()
         self._say_farewell(agent_pb.GoingAwayFrame(reason=reason, agent=agent))
 
-    def _on_draining(self, begins: bool) -> None:
-        if begins:
-            self._say_farewell(agent_pb.GoingAwayFrame(reason="the host is draining"))
-
     def _say_farewell(self, farewell: agent_pb.GoingAwayFrame) -> None:
         """`opened` comes before everything else."""
         if self._is_open:
@@ -185,10 +192,11 @@ class Session:
         self._out.put(agent_pb.ServerFrame(call_id=shown, error=to_status(error)))
 
     def _maybe_finish(self) -> None:
-        """Closed by the client, and nothing is in flight."""
+        """Nothing more is begun, and nothing is in flight."""
         if self._closing and not self._calls.envelopes:
-            self._out.put(agent_pb.ServerFrame(closed=agent_pb.ClosedFrame()))
-            self._out.end()
+            if self._last is None:
+                self._out.put(agent_pb.ServerFrame(closed=agent_pb.ClosedFrame()))
+            self._out.end(self._last)
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
-from innkeeper_server.errors import SlowReader, TooLarge
+from innkeeper_server.errors import InnkeeperError, SlowReader, TooLarge
 from innkeeper_server.rpc.boundary import Write
 from innkeeper_server.signals import Signal
 
@@ -37,6 +37,7 @@ class Outgoing:
         self._bytes = 0
         self._taken = 0
         self._ended = False
+        self._last: InnkeeperError | None = None  # what the writer ends with
         self._lost: SlowReader | None = None
         self._ready = Signal()  # for the writer
         self._drained = Signal()  # for producers
@@ -70,18 +71,21 @@ class Outgoing:
             if self._taken == taken:
                 self._let_go()
 
-    def end(self) -> None:
-        """Nothing follows: the writer ends once it has written what is here."""
+    def end(self, error: InnkeeperError | None = None) -> None:
+        """Nothing follows: the writer ends once it has written what is here, with `error`."""
         self._ended = True
+        self._last = error
         self._ready.notify()
 
     async def write_all(self, write: Write) -> None:
-        """Write until the end. Raises SlowReader if the client was let go."""
+        """Write until the end. Raises what `end` said, or SlowReader if the client was let go."""
         while True:
             if self._lost is not None:
                 raise self._lost
             if self._frames:
                 await write(self._take())
+            elif self._last is not None:
+                raise self._last
             elif self._ended:
                 return
             else:

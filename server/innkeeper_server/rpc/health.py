@@ -16,10 +16,12 @@ from grpc_health.v1 import health_pb2
 
 from innkeeper_server.errors import InvalidRequest
 from innkeeper_server.rpc.boundary import Boundary, CallInfo, Write
-from innkeeper_server.rpc.ending import Ending
+from innkeeper_server.rpc.ending import Ending, at_most
+from innkeeper_server.rpc.health_list import ListRequest, ListResponse
 from innkeeper_server.signals import Signal
 
 SERVICE = "grpc.health.v1.Health"
+MAX_WATCHERS = 1_000  # at once
 
 Status = int
 NOT_SERVING: Status = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -40,6 +42,7 @@ class Health:
         self._boundary = boundary
         self._ending = ending
         self._changed = Signal()
+        ending.listeners.append(self._changed.notify)
         self._known = {"", *services}
         self.serving = False
 
@@ -62,15 +65,13 @@ class Health:
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The methods of the service."""
         request = health_pb2.HealthCheckRequest
-        handlers = {
+        return {
             "Check": self._boundary.unary(f"{SERVICE}/Check", request, self._check),
-            "Watch": self._boundary.streaming(f"{SERVICE}/Watch", request, self._watch),
+            "Watch": self._boundary.streaming(
+                f"{SERVICE}/Watch", request, at_most(MAX_WATCHERS, self._watch)
+            ),
+            "List": self._boundary.unary(f"{SERVICE}/List", ListRequest, self._list),
         }
-        if hasattr(health_pb2, "HealthListRequest"):  # newer than the rest of the protocol
-            handlers["List"] = self._boundary.unary(
-                f"{SERVICE}/List", health_pb2.HealthListRequest, self._list
-            )
-        return handlers
 
     async def _check(self, request: Any, _: CallInfo) -> Any:
         status = self.status(request.service)
@@ -79,7 +80,7 @@ class Health:
         return health_pb2.HealthCheckResponse(status=status)
 
     async def _list(self, _: Any, __: CallInfo) -> Any:
-        answer = health_pb2.HealthListResponse()
+        answer: Any = ListResponse()
         for service in sorted(self._known):
             answer.statuses[service].status = self.status(service)
         return answer
@@ -91,5 +92,5 @@ class Health:
             if status != said:
                 said = status
                 await write(health_pb2.HealthCheckResponse(status=status))
-            else:
-                await self._ending.wait_for(self._changed.wait())
+            else:  # in the block that looked: a change in between would be missed
+                await self._changed.wait()

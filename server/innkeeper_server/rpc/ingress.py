@@ -127,8 +127,9 @@ def cancel(
 
 def addressed(request: _Addressed, call: Call, opened: AgentKey | None) -> AgentKey:
     """Whom a request is for. Raises InvalidRequest."""
-    if names_agent(request):
-        return agent_key(request.agent, call.tenant)
+    ref = request.agent
+    if ref.id or ref.type:
+        return agent_key(ref, call.tenant)
     if opened is None:
         raise InvalidRequest.of("agent", "is required")
     return opened

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
-from innkeeper_server.rpc.ending import Ending
+from innkeeper_server.rpc.ending import Ending, at_most
 
 Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -24,6 +24,8 @@ QUICK = {
     "innkeeper.v1.AgentService": ("Cancel",),
     "grpc.health.v1.Health": ("Check",),
 }
+
+MAX_REFLECTIONS = 100  # at once
 
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 # The same protocol under its later name; not listed, since the library has no descriptor of it.
@@ -59,10 +61,11 @@ def reflect(boundary: Boundary, ending: Ending, services: Iterable[str]) -> dict
         async for answer in servicer.ServerReflectionInfo(requests(), None):
             await write(answer)
 
+    bounded = at_most(MAX_REFLECTIONS, serve)
     return {
         name: {
             "ServerReflectionInfo": boundary.conversation(
-                f"{name}/ServerReflectionInfo", reflection_pb2.ServerReflectionRequest, serve
+                f"{name}/ServerReflectionInfo", reflection_pb2.ServerReflectionRequest, bounded
             )
         }
         for name in (REFLECTION, REFLECTION_V1)

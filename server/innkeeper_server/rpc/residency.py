@@ -21,7 +21,7 @@ from innkeeper_server.host import Host
 from innkeeper_server.operators import EvictMode, ResidentView
 from innkeeper_server.rpc.boundary import Boundary, CallInfo, Write
 from innkeeper_server.rpc.convert import agent_ref, duration, from_duration, timestamp
-from innkeeper_server.rpc.ending import Ending
+from innkeeper_server.rpc.ending import Ending, at_most
 from innkeeper_server.rpc.views import (
     SLOT_STATES,
     Clock,
@@ -40,6 +40,7 @@ SERVICE = "innkeeper.v1.ResidencyService"
 MAX_TTL = 7 * 86_400.0
 MAX_PATIENCE = 86_400.0
 MAX_OWNER = 256
+MAX_WATCHERS = 100  # at once
 
 _MODES: dict[int, EvictMode] = {
     pb.EVICT_MODE_UNSPECIFIED: "if_idle",
@@ -65,13 +66,17 @@ class ResidencyService:
             "GetResidency": (unary, pb.GetResidencyRequest, self._totals),
             "ListResidents": (unary, pb.ListResidentsRequest, self._list),
             "ExplainResident": (unary, pb.ExplainResidentRequest, self._explain),
-            "WatchResidency": (streaming, pb.WatchResidencyRequest, self._watch),
+            "WatchResidency": (
+                streaming,
+                pb.WatchResidencyRequest,
+                at_most(MAX_WATCHERS, self._watch),
+            ),
             "Evict": (unary, pb.EvictRequest, self._evict),
             "Pin": (unary, pb.PinRequest, self._pin),
             "Unpin": (unary, pb.UnpinRequest, self._unpin),
             "SetCapacity": (unary, pb.SetCapacityRequest, self._set_capacity),
             "Reconcile": (unary, pb.ReconcileRequest, self._reconcile),
-            "Drain": (streaming, pb.DrainRequest, self._drain),
+            "Drain": (streaming, pb.DrainRequest, at_most(MAX_WATCHERS, self._drain)),
             "Undrain": (unary, pb.UndrainRequest, self._undrain),
         }
         return {

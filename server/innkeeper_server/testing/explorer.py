@@ -16,6 +16,8 @@ from typing import Any
 
 from innkeeper_server.testing.loop import VirtualLoop, run
 
+MAX_STEPS = 100_000  # of one course; one that makes more does not end
+
 # What to do at which step: the index of a ready callback, or of a task to cancel as "c0".
 Schedule = tuple[tuple[int, str], ...]
 
@@ -41,7 +43,11 @@ Scenario = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
 class ScheduleFailed(AssertionError):
-    """A schedule under which the scenario fails."""
+    """The scenario fails under `schedule`, a string for `replay`. Raised from the failure."""
+
+    def __init__(self, schedule: str, fault: BaseException) -> None:
+        super().__init__(f"fails under schedule {schedule!r}: {fault}")
+        self.schedule = schedule
 
 
 @dataclass
@@ -70,7 +76,7 @@ def explore(
     """Play a scenario under at most `most` schedules of up to so many deviations, then at random.
 
     The schedules of one deviation come first: every other order, and every cancellation, at every
-    step.
+    step. What is left of `most` goes to those of more.
 
     Raises ScheduleFailed, from the failure, with the schedule that leads to it; and RuntimeError if
     the scenario does not take the same course twice, since then no schedule would mean anything.
@@ -90,7 +96,7 @@ def replay(scenario: Scenario, schedule: str) -> None:
     """Play a schedule as `ScheduleFailed` prints it; raises what the scenario raises."""
     steps = [entry.split(":") for entry in schedule.split(",") if entry]
     loop, _ = _loop(tuple((int(step), choice) for step, choice in steps))
-    run(_begun(scenario, loop), loop=loop)
+    _course(scenario, loop)
 
 
 def _nearby(
@@ -100,7 +106,8 @@ def _nearby(
     `most`, otherwise so many, spread evenly from the first step to the last."""
     frontier: list[tuple[Schedule, _Played]] = [((), first)]
     for depth in range(deviations):
-        share = (most - explored.schedules) // (deviations - depth)
+        left = most - explored.schedules
+        share = left // (deviations - depth) if depth else left
         schedules = [s for base, played in frontier for s in _variations(base, played)]
         frontier = []
         for schedule in _spread(schedules, share):
@@ -139,7 +146,26 @@ def _walk(scenario: Scenario, chance: random.Random, explored: Explored) -> None
         return choice
 
     loop = _ChoosingLoop(choose)
-    _run(scenario, loop, made, explored)
+    try:
+        _run(scenario, loop, made, explored)
+    except ScheduleFailed as failure:
+        raise _shortened(scenario, failure) from failure.__cause__
+
+
+def _shortened(scenario: Scenario, failure: ScheduleFailed) -> ScheduleFailed:
+    """The same with only those deviations without which it would not fail."""
+    entries = [entry for entry in failure.schedule.split(",") if entry]
+    size = len(entries)
+    while size:
+        for start in reversed(range(0, len(entries), size)):
+            fewer = entries[:start] + entries[start + size :]
+            try:
+                replay(scenario, ",".join(fewer))
+            except Exception as fault:
+                entries, failure = fewer, ScheduleFailed(",".join(fewer), fault)
+                failure.__cause__ = fault
+        size //= 2
+    return failure
 
 
 def _play(scenario: Scenario, schedule: Schedule, explored: Explored) -> _Played:
@@ -153,14 +179,18 @@ def _run(
 ) -> None:
     explored.schedules += 1
     try:
-        run(_begun(scenario, loop), loop=loop)
-        if loop.faults:
-            raise AssertionError(loop.faults[0])
+        _course(scenario, loop)
     except Exception as fault:
         written = ",".join(f"{step}:{choice}" for step, choice in made)
-        raise ScheduleFailed(f"fails under schedule {written!r}: {fault}") from fault
+        raise ScheduleFailed(written, fault) from fault
     finally:
         explored.steps += loop.steps
+
+
+def _course(scenario: Scenario, loop: _ChoosingLoop) -> None:
+    run(_begun(scenario, loop), loop=loop)
+    if loop.faults:
+        raise AssertionError(f"nobody heard of {loop.faults[0]}")
 
 
 def _loop(schedule: Schedule) -> tuple[_ChoosingLoop, list[tuple[int, int, int]]]:
@@ -178,7 +208,7 @@ class _ChoosingLoop(VirtualLoop):
     """Asks at every step, also where there is one callback only: a task may be cancelled there."""
 
     def __init__(self, choose: Callable[[int, int, int], str]) -> None:
-        super().__init__(None, max_steps=100_000)
+        super().__init__(max_steps=MAX_STEPS)
         self._choose = choose
         self.scene = Scene(self)
 

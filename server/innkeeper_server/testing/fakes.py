@@ -10,12 +10,12 @@ from innkeeper_server.testing.gates import Gates
 
 class GatedStore(MemoryStore):
     """A store in memory whose writes pass the gates `hydrate`, `commit` and `delete`, and which
-    raises what `fail[operation]` lists, one error a call."""
+    raises what `fail[operation]` lists: one entry a call, where `None` lets it pass."""
 
     def __init__(self, gates: Gates) -> None:
         super().__init__()
         self.gates = gates
-        self.fail: dict[str, list[InnkeeperError]] = {}
+        self.fail: dict[str, list[InnkeeperError | None]] = {}
 
     async def hydrate(self, key: AgentKey) -> Hydrated:
         await self._pass("hydrate")
@@ -31,5 +31,5 @@ class GatedStore(MemoryStore):
 
     async def _pass(self, operation: str) -> None:
         await self.gates[operation].pass_through()
-        if self.fail.get(operation):
-            raise self.fail[operation].pop(0)
+        if (faults := self.fail.get(operation)) and (fault := faults.pop(0)) is not None:
+            raise fault

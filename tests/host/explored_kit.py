@@ -1,0 +1,226 @@
+"""A world under search: callers of every kind, what must hold after each step, and the end.
+
+Owns `Play`. The lives that exist are counted by the agents themselves, what was told is known from
+the envelopes, and what was kept from the store: none of it is the account's own word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+
+from host_kit import World, settle
+
+from innkeeper_server.errors import AgentDeleted, Evicted, InnkeeperError
+from innkeeper_server.mailbox import Call, Envelope, Stage
+from innkeeper_server.slots import Phase
+from innkeeper_server.testing import Scene
+
+BEYOND_EVERYTHING = 100.0  # seconds: longer than any patience, pin, hold or stop of these worlds
+
+
+class Play:
+    """One world, its callers, and everything they have sent."""
+
+    # What the account did in all courses of this process, by phase and reason.
+    seen: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, scene: Scene, **limits: Any) -> None:
+        self.scene = scene
+        self.world = World(**{"pauses": 1, "idle_timeout": 300.0, **limits})
+        self.host = self.world.host
+        self.sent: dict[str, list[tuple[str, Envelope]]] = {}
+        self.before: dict[str, list[str]] = {}  # what was kept before the search began
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.forced = False  # somebody cuts turns
+        self.deleting: set[str] = set()
+        scene.always(self.check)
+
+    @classmethod
+    async def begun(cls, scene: Scene, *residents: str, **limits: Any) -> Play:
+        """A world whose host has started, and where these agents are in memory, idle."""
+        play = cls(scene, **limits)
+        await play.host.start()
+        for id in residents:
+            await play.world.do(id, f"{id}0").outcome()
+            play.before[id] = [f"{id}0"]
+        return play
+
+    def check(self) -> None:
+        """What must hold after every step. Numbers are those of the design's invariants."""
+        self.world.check()
+        slots, runtimes = self.host.account.slots, self.host.driver.runtimes
+        for slot in slots.values():
+            if slot.phase is not Phase.LOADING:
+                assert slot.runtime_id in runtimes, f"3: no runtime for {slot}"
+        for number, runtime in runtimes.items():
+            slot = slots[runtime.key]
+            assert slot.runtime_id == number, f"3: no slot for {runtime}"
+            mailbox = runtime.mailbox
+            if not mailbox.is_empty and slot.phase in (Phase.RESIDENT, Phase.CLAIMED):
+                assert slot.leases, f"6: {runtime} has work and nobody owns it"
+            if slot.phase in (Phase.STOPPING, Phase.ZOMBIE):
+                assert mailbox.closed, f"7: {runtime} is past its fence and open"
+                assert not len(mailbox), f"9: {runtime} will never run what waits in it"
+
+    # -- callers: each a task that may be cancelled at any step ----------------------------------
+
+    def start(self, *callers: Coroutine[Any, Any, None]) -> None:
+        """Begin them, in this order."""
+        for caller in callers:
+            task = asyncio.ensure_future(caller)
+            self.tasks.append(self.scene.cancellable(task))
+
+    async def invoke(self, id: str, text: str, patience: float | None = None) -> None:
+        deadline = None if patience is None else self.host.now() + patience
+        await self._until_settled(id, text, self.world.do(id, text, deadline=deadline))
+
+    async def job(self, id: str, text: str) -> None:
+        """A turn that leaves work behind, and with it state that no turn commits."""
+        call = self.host.invoke(self.world.key(id), "dirty", {"text": text}, Call())
+        await self._until_settled(id, "", call)
+
+    async def ask(self, id: str, *ids: str) -> None:
+        """A chain of nested calls."""
+        call = self.host.invoke(self.world.key(id), "ask", {"ids": list(ids)}, Call())
+        await self._until_settled(id, "", call)
+
+    async def _until_settled(self, id: str, text: str, envelope: Envelope) -> None:
+        self._note(id, text, envelope)
+        try:
+            await envelope.outcome()
+        finally:
+            self.host.caller_left(envelope)
+
+    async def followup(self, id: str, text: str) -> None:
+        envelope = self._note(id, text, self.world.followup(id, text))
+        try:
+            await envelope.accepted()
+        finally:
+            if not envelope.runtime_id:
+                self.host.caller_left(envelope)
+
+    async def chat(self, id: str, text: str, policy: str) -> None:
+        envelope = self._note(id, text, self.world.chat(id, text, on_disconnect=policy))
+        assert envelope.outbox is not None
+        try:
+            while await envelope.outbox.read():
+                pass
+        finally:
+            self.host.caller_left(envelope)
+
+    async def session(self, id: str, seconds: float = 0.0) -> None:
+        """A conversation that is left when the agent is about to leave, or after some time."""
+        left = asyncio.Event()
+        connection = self.host.connect(
+            self.world.key(id), Call(), name="s", on_leaving=lambda _: left.set()
+        )
+        try:
+            await connection.ready()
+            await asyncio.wait([asyncio.ensure_future(left.wait())], timeout=seconds)
+        finally:
+            left.set()
+            connection.close()
+
+    async def evict(self, id: str, mode: str, patience: float = 5.0) -> None:
+        self.forced |= mode == "force"
+        await self.host.operators.evict(self.world.key(id), "", mode, patience)  # type: ignore[arg-type]
+
+    async def cancel(self, id: str, scope: str = "all") -> None:
+        self.host.cancel(self.world.key(id), scope)
+
+    async def pin(self, id: str) -> None:
+        await self.host.operators.pin(self.world.key(id), 30.0, "ops", Call())
+
+    async def unpin(self, id: str) -> None:
+        self.host.operators.unpin(self.world.key(id))
+
+    async def resize(self, capacity: int) -> None:
+        self.host.operators.set_capacity(capacity)
+
+    async def delete(self, id: str) -> None:
+        self.deleting.add(id)
+        await self.host.delete_agent(self.world.key(id))
+
+    async def drain(self, patience: float = 10.0) -> None:
+        self.forced = True
+        async for _ in self.host.drain(patience):
+            pass
+
+    def _note(self, id: str, text: str, envelope: Envelope) -> Envelope:
+        self.sent.setdefault(id, []).append((text, envelope))
+        return envelope
+
+    # -- the end --------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Let everything end; then compare what was told with what was kept, and see that nothing
+        is left: no task, no ticket, and in time nobody in memory."""
+        await asyncio.wait(self.tasks)
+        for task in self.tasks:
+            if not task.cancelled() and (fault := task.exception()) is not None:
+                assert isinstance(fault, InnkeeperError), f"not a refusal: {fault!r}"
+        self.world.gates.open_all()
+        self.host.undrain()
+        await settle()
+        await asyncio.sleep(BEYOND_EVERYTHING)
+        for id in self.sent.keys() | self.before.keys():
+            await self._compare(id)
+        await self.world.at_rest()
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "a task without an owner"
+        for transition in self.host.account.story:
+            after = transition.after.value if transition.after else "absent"
+            Play.seen[f"{after}: {transition.reason}"] += 1
+        await self.host.close()
+
+    async def _compare(self, id: str) -> None:
+        sent = self.sent.get(id, [])
+        unsettled = [text for text, envelope in sent if envelope.stage is not Stage.SETTLED]
+        assert not unsettled, f"8: {unsettled} never settled"
+        ran = Counter(word for word in self.world.ran if not word.startswith("for "))
+        assert max(ran.values(), default=0) <= 1, f"8: more than once: {ran}"
+        if not self.forced:
+            cut = [text for text, envelope in sent if isinstance(envelope.error, Evicted)]
+            assert not cut, f"{cut} was cut by a polite eviction"
+        told = [word for text, env in sent if env.error is None for word in text.split()]
+        kept = [word for word in await self.world.done(id) if not word.startswith("for ")]
+        if id in self.deleting:
+            self._check_deleted(sent, kept)
+        else:
+            own = [word for word in kept if not word.startswith("job")]
+            assert own == self.before.get(id, []) + told, "8: what was told is not what was kept"
+
+    def _check_deleted(self, sent: list[tuple[str, Envelope]], kept: list[str]) -> None:
+        """Nothing is told as kept after something was refused because the agent is deleted."""
+        refused = False
+        for text, envelope in sent:
+            refused |= isinstance(envelope.error, AgentDeleted)
+            assert not refused or envelope.error is not None, f"{text} ran on a deleted agent"
+        assert not refused or not kept, f"a deleted agent keeps {kept}"
+
+
+def any_caller(play: Play, chance: random.Random, number: int) -> Coroutine[Any, Any, None]:
+    """One of all the callers there are, for one of three agents."""
+    id, text = chance.choice("abc"), f"t{number}"
+    kinds = [
+        lambda: play.invoke(id, text, chance.choice([None, None, 0.0, 3.0])),
+        lambda: play.invoke(id, text),
+        lambda: play.followup(id, text),
+        lambda: play.chat(id, f"{text}x {text}y", chance.choice(["cancel", "continue"])),
+        lambda: play.session(id, chance.choice([0.0, 7.0])),
+        lambda: play.job(id, f"job{number}"),
+        lambda: play.ask(id, *chance.sample("abc", 2)),
+        lambda: play.evict(id, chance.choice(["if_idle", "graceful", "force"])),
+        lambda: play.cancel(id, chance.choice(["turn", "queue", "all"])),
+        lambda: play.pin(id),
+        lambda: play.unpin(id),
+        lambda: play.resize(chance.choice([1, 2])),
+        lambda: play.delete(id),
+        lambda: play.drain(),
+    ]
+    weights = [3, 3, 3, 3, 2, 2, 2, 3, 1, 1, 1, 1, 1, 1]
+    [kind] = chance.choices(kinds, weights)
+    return kind()
