@@ -109,11 +109,15 @@ class Runtime:
         self.committed = state
         self.known = self.type.known(self.instance, state)
 
-    async def save(self, store: Store, max_bytes: int) -> None:
+    async def save(self, store: Store, max_bytes: int, *, of_turn: bool = False) -> None:
         """Commit the state if it changed. Cannot be cut half-way: a commit that was begun is seen
-        to its end, so what memory holds and what the store holds never part."""
-        while self._saving is not None:
-            await finished(self._saving)
+        to its end, so what memory holds and what the store holds never part.
+
+        `of_turn`: the active turn asks. For anybody else its state is half-way, and left alone.
+        """
+        await self.no_save()
+        if self.mailbox.active is not None and not of_turn:
+            return
         state = self._dump()
         if state is None or state == self.known:
             return
@@ -124,6 +128,14 @@ class Runtime:
             )
         self._saving = asyncio.get_running_loop().create_task(self._write(store, state))
         await finished(self._saving)
+
+    async def no_save(self) -> None:
+        """Return when no commit is under way. How it ended is told to whoever began it."""
+        while self._saving is not None:
+            try:
+                await finished(self._saving)
+            except Exception:
+                continue
 
     def roll_back(self) -> None:
         """Put the state back to the last committed one."""

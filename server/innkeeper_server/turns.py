@@ -213,6 +213,7 @@ class Turns:
         self.go_on(runtime)
 
     async def _transact(self, runtime: Runtime, envelope: Envelope) -> Content:
+        await runtime.no_save()  # of a checkpoint: were it to end later, a roll-back would undo it
         expected = envelope.expected_version
         if expected is not None and expected != runtime.version:
             raise VersionMismatch(
@@ -222,7 +223,7 @@ class Turns:
         try:
             output = await self._handle(runtime, envelope)
             envelope.committing = True
-            await runtime.save(self._store, self._limits.max_state_bytes)
+            await runtime.save(self._store, self._limits.max_state_bytes, of_turn=True)
         except InnkeeperError as error:
             self._undo(runtime, error)
             raise

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from innkeeper_server.agent import Agent, action
 from innkeeper_server.content import Content
@@ -53,8 +53,8 @@ class World:
         self.unwilling: list[str] = []  # guests whose on_start raises, once for each entry
         self.store = GatedStore(self.gates)
         self.registry = Registry()
-        self.guest = self._guest_class()
-        self.registry.register("guest", self.guest)
+        self.registry._types.update(GUESTS._types)
+        Guest.world = self
         self.limits = Limits(
             **{"capacity": 1, "idle_timeout": 60.0, "admission_timeout": 10.0, **limits}
         )
@@ -104,77 +104,83 @@ class World:
         assert self.resident() == [], "somebody stays whom nobody owns"
         assert sum(self.alive.values()) == 0, "a ghost stays"
 
-    def _guest_class(world) -> type[Agent[Log]]:
-        class Guest(Agent[Log]):
-            async def on_start(self) -> None:
-                world.alive[self.id] += 1
-                try:
-                    await world.gates["on_start"].pass_through()
-                    if self.id in world.unwilling:
-                        world.unwilling.remove(self.id)
-                        raise RuntimeError("not today")
-                except BaseException:
-                    world.alive[self.id] -= 1
-                    raise
 
-            async def on_stop(self, reason: str) -> None:
-                gate = world.gates[f"on_stop {self.id}"]
-                try:
-                    if self.id in world.stubborn:
-                        await gate.pass_stubbornly()
-                    else:
-                        await gate.pass_through()
-                    if self.id in world.raising:
-                        raise RuntimeError("not today")
-                finally:
-                    world.alive[self.id] -= 1
+class Guest(Agent[Log]):
+    """An agent of the world that was made last; what an agent is costs time to find out."""
 
-            async def _step(self, text: str) -> str:
-                world.ran.append(text)
-                gate = world.gates[f"run {text}"]
-                if text in world.stubborn:
-                    await gate.pass_stubbornly()
-                else:
-                    await gate.pass_through()
-                self.state.done.append(text)
-                return text
+    world: ClassVar[World]
 
-            @action
-            async def work(self, text: str = "work") -> str:
-                return await self._step(text)
+    async def on_start(self) -> None:
+        self.world.alive[self.id] += 1
+        try:
+            await self.world.gates["on_start"].pass_through()
+            if self.id in self.world.unwilling:
+                self.world.unwilling.remove(self.id)
+                raise RuntimeError("not today")
+        except BaseException:
+            self.world.alive[self.id] -= 1
+            raise
 
-            @action
-            async def dirty(self, text: str) -> None:
-                """Leaves state behind that is only saved at the checkpoint."""
+    async def on_stop(self, reason: str) -> None:
+        gate = self.world.gates[f"on_stop {self.id}"]
+        try:
+            if self.id in self.world.stubborn:
+                await gate.pass_stubbornly()
+            else:
+                await gate.pass_through()
+            if self.id in self.world.raising:
+                raise RuntimeError("not today")
+        finally:
+            self.world.alive[self.id] -= 1
 
-                async def later() -> None:
-                    await world.gates["job"].pass_through()
-                    self.state.done.append(text)
+    async def _step(self, text: str) -> str:
+        self.world.ran.append(text)
+        gate = self.world.gates[f"run {text}"]
+        if text in self.world.stubborn:
+            await gate.pass_stubbornly()
+        else:
+            await gate.pass_through()
+        self.state.done.append(text)
+        return text
 
-                self.spawn(later())
+    @action
+    async def work(self, text: str = "work") -> str:
+        return await self._step(text)
 
-            @action
-            async def ask(self, ids: list[str]) -> Any:
-                """Call the first, and have it call the rest."""
-                await world.gates[f"ask {self.id}"].pass_through()
-                other = self.host.agent("guest", ids[0])
-                if len(ids) == 1:
-                    return await other.invoke("work", text=f"for {self.id}")
-                return await other.invoke("ask", ids=ids[1:])
+    @action
+    async def dirty(self, text: str) -> None:
+        """Leaves state behind that is only saved at the checkpoint."""
 
-            @action
-            async def fail(self, how: str) -> None:
-                self.state.done.append("never kept")
-                raise FAULTS[how]
+        async def later() -> None:
+            await self.world.gates["job"].pass_through()
+            self.state.done.append(text)
 
-            async def chat(self, message: str) -> AsyncIterator[str]:
-                for word in message.split():
-                    yield await self._step(word)
+        self.spawn(later())
 
-            async def followup(self, message: str) -> None:
-                await self._step(message)
+    @action
+    async def ask(self, ids: list[str]) -> Any:
+        """Call the first, and have it call the rest."""
+        await self.world.gates[f"ask {self.id}"].pass_through()
+        other = self.host.agent("guest", ids[0])
+        if len(ids) == 1:
+            return await other.invoke("work", text=f"for {self.id}")
+        return await other.invoke("ask", ids=ids[1:])
 
-        return Guest
+    @action
+    async def fail(self, how: str) -> None:
+        self.state.done.append("never kept")
+        raise FAULTS[how]
+
+    async def chat(self, message: str) -> AsyncIterator[str]:
+        for word in message.split():
+            yield await self._step(word)
+
+    async def followup(self, message: str) -> None:
+        await self._step(message)
+
+
+GUESTS = Registry()
+GUESTS.register("guest", Guest)
 
 
 async def ending(envelope: Envelope) -> Content | InnkeeperError:

@@ -43,8 +43,10 @@ class Pulse:
         due = loop.time() + EVERY
 
         def beat() -> None:
-            self.beat(due, loop.time())
-            self.start()
+            try:
+                self.beat(due, loop.time())
+            finally:
+                self.start()
 
         self._timer = loop.call_at(due, beat)
 
