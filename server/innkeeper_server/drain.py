@@ -78,16 +78,18 @@ class Drain:
         evicted_before = account.evicted_total
         yield self.plan()
         self.begin()
-        while account.slots and driver.now() < deadline:
+        while account.draining and account.slots and driver.now() < deadline:
             yield self._progress(deadline)
             if account.slots:
                 await driver.changed.wait(deadline - driver.now())
-        cut = self._cut()
+        cut = self._cut() if account.draining else 0  # undrained meanwhile: nothing is cut
         # Each step of a deactivation is bounded by the stop timeout, and there are four.
         last = driver.now() + 4 * self._limits.stop_timeout
-        while self._stopping() and driver.now() < last:
+        while account.draining and self._stopping() and driver.now() < last:
             await driver.changed.wait(last - driver.now())
-            cut += self._cut()  # who was starting, or was called by one of the others
+            cut += (
+                self._cut() if account.draining else 0
+            )  # who was starting, or was called by one of the others
         yield DrainReport(
             evicted=account.evicted_total - evicted_before,
             cut=cut,

@@ -8,6 +8,7 @@ is appended, so nothing recurses. Callers hand results back as the account's nex
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -46,6 +47,8 @@ class Driver:
         self.on_evict: Callable[[Runtime, Claim], None]
         self.on_discard: Callable[[Runtime], None]
         self._loop = asyncio.get_running_loop()
+        # Tasks of the host start from this context: they inherit nothing of any caller's turn.
+        self.context = contextvars.copy_context()
         self._effects: deque[Effect] = deque()
         self._carrying = False
         self._told = 0  # the last transition that `changed` was notified of
@@ -91,7 +94,7 @@ class Driver:
 
     def own(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a background task of the host: kept alive, and never failing in silence."""
-        task = self._loop.create_task(work, name=name)
+        task = self._loop.create_task(work, name=name, context=self.context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._disown)
         return task

@@ -16,6 +16,7 @@ from innkeeper_server.signals import Signal
 
 # Where a producer that can wait begins to wait, and where a reader is let go in any case.
 SOFT_EVENTS = 256
+SOFT_CHARS = 1 << 20
 HARD_EVENTS = 8_192
 HARD_CHARS = 8 << 20
 
@@ -94,16 +95,17 @@ class Outbox:
         self._buffer.append(event)
         self._ended = isinstance(event.body, TERMINAL)
         self._chars += _weight(event)
-        if len(self._buffer) > HARD_EVENTS or self._chars > HARD_CHARS:
+        too_much = self._chars > HARD_CHARS and len(self._buffer) > 1
+        if len(self._buffer) > HARD_EVENTS or too_much:
             self._let_go()
         self._ready.notify()
 
     async def room(self) -> None:
         """Return when there is room, or when there is no reader to wait for any more."""
-        if len(self._buffer) < SOFT_EVENTS or self._lost is not None:
+        if self._has_room() or self._lost is not None:
             return
         await self._drained.wait(self._timeout)
-        if len(self._buffer) >= SOFT_EVENTS and not self._ended:
+        if not self._has_room() and not self._ended:
             self._let_go()
             self._ready.notify()
 
@@ -123,6 +125,9 @@ class Outbox:
         self._chars = 0
         self._drained.notify()
         return events
+
+    def _has_room(self) -> bool:
+        return len(self._buffer) < SOFT_EVENTS and self._chars < SOFT_CHARS
 
     def detach(self) -> None:
         """The reader left: what follows is dropped."""

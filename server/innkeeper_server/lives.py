@@ -16,7 +16,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from innkeeper_server.driver import Driver
-from innkeeper_server.errors import AgentDeleted, Evicted, InnkeeperError, StartFailed, StartTimeout
+from innkeeper_server.errors import (
+    AgentDeleted,
+    Evicted,
+    InnkeeperError,
+    StaleEpoch,
+    StartFailed,
+    StartTimeout,
+)
 from innkeeper_server.faults import handler_failed, host_failed
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.limits import Limits
@@ -118,6 +125,7 @@ class Lives:
         self, runtime: Runtime, error: InnkeeperError, tasks: list[asyncio.Task[Any]]
     ) -> None:
         """A load that failed. While its code still runs, its slot stays charged."""
+        runtime.mailbox.close()  # it can spawn nothing more
         driver, pending = self._driver, [task for task in tasks if not task.done()]
         if pending:
             driver.carry_out(
@@ -127,7 +135,6 @@ class Lives:
             )
             await asyncio.wait(pending)
         del driver.runtimes[runtime.number]
-        runtime.mailbox.close()
         runtime.signal.notify()
         now = driver.now()
         driver.carry_out(driver.account.load_failed(runtime.key, runtime.number, error, now))
@@ -143,6 +150,7 @@ class Lives:
         if not claim.force and not await self._checkpoint(runtime):
             driver.carry_out(driver.account.restore(claim, driver.now(), hold=True))
             runtime.signal.notify()
+            self._end_if_doomed(runtime)
             return
         error = runtime.doom or Evicted(f"{runtime.key} was evicted: {claim.reason.value}")
         fenced, effects = driver.account.commit(claim, driver.now())
@@ -152,6 +160,7 @@ class Lives:
         driver.carry_out(effects)
         runtime.signal.notify()
         if not fenced:
+            self._end_if_doomed(runtime)
             return
         self._hand_over(runtime, moved_on)
         tell_connections(runtime, f"{runtime.key} is being evicted: {claim.reason.value}")
@@ -163,6 +172,11 @@ class Lives:
             del driver.runtimes[runtime.number]
             runtime.signal.notify()
             driver.carry_out(driver.account.stopped(runtime.key, runtime.number, driver.now()))
+
+    def _end_if_doomed(self, runtime: Runtime) -> None:
+        """A claim was given up, but this life must end all the same."""
+        if runtime.doom is not None and runtime.number in self._driver.runtimes:
+            self._driver.end(runtime)
 
     def _hand_over(self, runtime: Runtime, waiting: list[Envelope]) -> None:
         """What waited in a mailbox that closed goes to the next life, ahead of what comes later;
@@ -188,6 +202,8 @@ class Lives:
         try:
             await runtime.save(self._store, self._limits.max_state_bytes)
         except InnkeeperError as error:
+            if isinstance(error, AgentDeleted | StaleEpoch):
+                runtime.doom = runtime.doom or error
             log.warning("the state of %s could not be saved: %s", runtime.key, error.reason)
             return False
         return True
@@ -252,7 +268,8 @@ class Lives:
     # -- waiting --------------------------------------------------------------------------------
 
     def _child(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        return asyncio.get_running_loop().create_task(work, name=name)
+        context = self._driver.context.copy()
+        return asyncio.get_running_loop().create_task(work, name=name, context=context)
 
     async def _within(self, seconds: float, *tasks: asyncio.Task[Any]) -> bool:
         """Whether all have ended, at the latest after so many seconds. Never raises for them."""

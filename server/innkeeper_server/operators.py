@@ -132,7 +132,7 @@ class Operators:
                     return Eviction(runtime.id, stopped=False)
                 if slot.phase in (Phase.CLAIMED, Phase.STOPPING):
                     await runtime.signal.wait()  # each step of an eviction is bounded
-                elif slot.leaving and (left := deadline - driver.now()) > 0:
+                elif slot.leaving and mode == "graceful" and (left := deadline - driver.now()) > 0:
                     await runtime.signal.wait(left)
                 elif pressed or slot.phase is Phase.LOADING:
                     raise self._owned(slot)

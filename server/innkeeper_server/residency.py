@@ -317,9 +317,7 @@ class Account(Leaving):
         while self._expire(now) or self._claim_due(now):
             self._serve(now)
             self._balance(now)
-        out = self._out
-        if out:
-            self._out = []
+        out, self._out = self._out, []  # also an empty one: a list that was handed out is final
         return out
 
     def _serve(self, now: float) -> None:

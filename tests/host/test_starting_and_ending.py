@@ -331,3 +331,103 @@ def test_nested_calls_of_accepted_work_still_run_during_a_drain() -> None:
         assert world.resident() == []
 
     scene(scenario, capacity=2)
+
+
+def test_an_undrained_host_cuts_nothing() -> None:
+    """1. a drain begins. 2. it is taken back. 3. its deadline passes: new work goes on."""
+
+    async def scenario(world: World) -> None:
+        gate = world.gates["run one"].shut()
+        first = world.do("a", "one")
+        await gate.reached()
+        drain = asyncio.ensure_future(_drained(world, 20.0))
+        await settle()
+        assert world.host.undrain()
+        second = world.do("a", "two")
+        await asyncio.sleep(30)
+        assert drain.done()
+        assert drain.result().cut == 0
+        gate.open()
+        assert (await ending(first), await ending(second)) == ("one", "two")
+        await world.at_rest()
+
+    scene(scenario)
+
+
+async def _drained(world: World, patience: float) -> DrainReport:
+    steps = [step async for step in world.host.drain(patience)]
+    assert isinstance(steps[-1], DrainReport)
+    return steps[-1]
+
+
+def test_a_forced_eviction_does_not_wait_for_a_graceful_one() -> None:
+    async def scenario(world: World) -> None:
+        gate = world.gates["run one"].shut()
+        running = world.do("a", "one")
+        await gate.reached()
+        graceful = asyncio.ensure_future(
+            world.host.operators.evict(world.key("a"), mode="graceful", patience=50.0)
+        )
+        await settle()
+        begun = world.host.now()
+        assert (await world.host.operators.evict(world.key("a"), mode="force")).stopped
+        assert world.host.now() == begun
+        assert isinstance(await ending(running), Evicted)
+        assert (await graceful).stopped
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_a_deletion_that_meets_an_eviction_ends_the_agent_and_every_call() -> None:
+    """1. a, whose state is dirty, is being evicted; its checkpoint is held. 2. It is deleted.
+    3. Work arrives and revokes the claim. 4. The work is told, and the life ends."""
+
+    async def scenario(world: World) -> None:
+        await world.host.invoke(world.key("a"), "dirty", {"text": "job"}, Call()).outcome()
+        await settle()
+        gate = world.gates["commit"].shut()
+        eviction = asyncio.ensure_future(world.host.operators.evict(world.key("a")))
+        await gate.reached()
+        deletion = asyncio.ensure_future(world.host.delete_agent(world.key("a")))
+        await settle()
+        late = world.do("a", "late")
+        await settle()
+        gate.open()
+        assert isinstance(await ending(late), AgentDeleted)
+        assert await deletion
+        await asyncio.wait([eviction])
+        eviction.exception()
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_a_hook_sees_nothing_of_the_turn_that_woke_its_agent() -> None:
+    async def scenario(world: World) -> None:
+        seen: list[object] = []
+
+        class Peek(Agent[None]):
+            async def on_start(self) -> None:
+                try:
+                    seen.append(self.turn)
+                except RuntimeError:
+                    seen.append(None)
+
+            @action
+            async def work(self, text: str = "") -> str:
+                return text
+
+        class Parent(Agent[None]):
+            @action
+            async def work(self) -> str:
+                return str(await self.host.agent("peek", "x").invoke("work", text="done"))
+
+        world.registry.register(Peek)
+        world.registry.register(Parent)
+        key = AgentKey("default", "parent", "p")
+        assert await ending(world.host.invoke(key, "work", None, Call())) == "done"
+        assert seen == [None]
+        await world.at_rest()
+
+    scene(scenario, capacity=2)

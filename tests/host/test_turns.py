@@ -367,3 +367,25 @@ def test_an_error_that_an_agent_raises_on_purpose_reaches_its_caller() -> None:
         assert error.metadata == {"limit": "3"}
 
     scene(scenario)
+
+
+def test_a_reader_that_reads_gets_a_reply_of_any_size() -> None:
+    async def scenario(world: World) -> None:
+        async def long(message: str) -> object:
+            return "x" * int(message)
+
+        async def pieces(message: str):  # type: ignore[no-untyped-def]
+            for _ in range(12):
+                yield "x" * 1_000_000
+
+        world.registry.register("long", long)
+        world.registry.register("pieces", pieces)
+        for type, size in (("pieces", 12_000_000), ("long", 9_000_000)):
+            chat = world.host.chat(AgentKey("default", type, "a"), "9000000", Call())
+            assert chat.outbox is not None
+            said = 0
+            while events := await chat.outbox.read():
+                said += sum(len(e.body.delta) for e in events if isinstance(e.body, Text))
+            assert said == size
+
+    scene(scenario)
