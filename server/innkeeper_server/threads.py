@@ -16,9 +16,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-__all__ = ["THREADS", "Threads", "in_thread", "working"]
+__all__ = ["NAME", "THREADS", "Threads", "in_thread", "working"]
 
 THREADS = 32
+NAME = "innkeeper-handler"  # how the names of the threads begin
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -44,7 +45,7 @@ class Threads:
         with self._starting:
             if self._left:
                 threading.Thread(
-                    target=self._serve, name=f"innkeeper-handler-{self._left}", daemon=True
+                    target=self._serve, name=f"{NAME}-{self._left}", daemon=True
                 ).start()
                 self._left -= 1
 

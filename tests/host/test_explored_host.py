@@ -117,6 +117,15 @@ async def state_left_behind(scene: Scene) -> None:
     await play.finish()
 
 
+async def a_checkpoint_beside_a_turn(scene: Scene) -> None:
+    """Work arrives for somebody whose state is to be saved, and cannot be kept itself."""
+    play = await Play.begun(scene, "a", capacity=1, pauses=0)
+    play.world.store.fail = {"commit": [StoreUnavailable("full")]}
+    play.start(play.evict("a", "if_idle"), play.chat("a", "a1 a2", "continue"))
+    play.start(play.job("a", "job1"), play.invoke("a", "a3"))
+    await play.finish()
+
+
 async def calls_from_agent_to_agent(scene: Scene) -> None:
     """Two parents hold the slots that their children need, and somebody calls one of these."""
     play = await Play.begun(scene, capacity=2)
@@ -196,6 +205,7 @@ SCENARIOS = [
     a_start_that_fails,
     a_stop_that_hangs,
     state_left_behind,
+    a_checkpoint_beside_a_turn,
     calls_from_agent_to_agent,
     a_deletion,
     a_deletion_of_somebody_who_starts,
@@ -232,6 +242,7 @@ def test_a_store_that_fails_anywhere_breaks_nothing(operation: str, report: list
 def test_no_world_put_together_at_random_breaks(report: list[str]) -> None:
     schedules = steps = 0
     for seed in range(200):
-        explored = explore(partial(any_world, seed=seed), deviations=0, walks=4, seed=seed)
+        world = partial(any_world, seed=seed)
+        explored = explore(world, deviations=0, walks=4, seed=seed)
         schedules, steps = schedules + explored.schedules, steps + explored.steps
     report.append(f"host: {schedules} schedules, {steps} steps: 200 worlds put together at random")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from test_explored_host import (
     Scenario,
+    a_checkpoint_beside_a_turn,
     a_forced_eviction,
     a_polite_eviction,
     cancels_and_failures,
@@ -106,6 +107,16 @@ def a_reply_without_its_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "_transact", transact)
 
 
+def a_checkpoint_saves_a_turn_half_way(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint whose claim was revoked looks at the state of the turn that runs."""
+    real = Runtime.save
+
+    async def save(self: Runtime, *bounds: Any, of_turn: bool = False) -> None:
+        await real(self, *bounds, of_turn=True)
+
+    patch.setattr(Runtime, "save", save)
+
+
 def a_failed_turn_leaves_its_state(patch: pytest.MonkeyPatch) -> None:
     """What a failed turn did to the state is committed by the next one."""
     patch.setattr(Turns, "_undo", lambda self, runtime, error: None)
@@ -119,6 +130,7 @@ FAULTS = [
     (waiting_work_is_handed_to_nobody, a_forced_eviction),
     (waiting_work_is_handed_over_behind_newcomers, a_forced_eviction),
     (a_reply_without_its_commit, cancels_and_failures),
+    (a_checkpoint_saves_a_turn_half_way, a_checkpoint_beside_a_turn),
     (a_failed_turn_leaves_its_state, cancels_and_failures),
 ]
 

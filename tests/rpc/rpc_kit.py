@@ -79,8 +79,6 @@ class Gate:
 
 @dataclass
 class Count:
-    """A counter's state."""
-
     n: int = 0
 
 
@@ -92,8 +90,8 @@ class World:
         self.ended: dict[str, asyncio.Event] = {}
         registry = Registry()
         registry.register("counter", _counter(self))
-        limits = {"capacity": 8, "stop_timeout": 2.0, **limits}
-        self.host = Host(registry, MemoryStore(), Limits(**limits))
+        bounds = Limits(**{"capacity": 8, "stop_timeout": 2.0, **limits})
+        self.host = Host(registry, MemoryStore(), bounds)
         self.boundary = Boundary(
             max_message_bytes=MAX_MESSAGE, reader_timeout=self.host.limits.reader_timeout
         )
@@ -107,7 +105,7 @@ class World:
         return self.gates.setdefault(name, Gate())
 
     def end(self, name: str) -> asyncio.Event:
-        """Set once the step of that name was left, in whichever way."""
+        """Set once the step of that name was left."""
         return self.ended.setdefault(name, asyncio.Event())
 
     async def count(self, id: str = "a") -> int:
@@ -135,8 +133,8 @@ async def serving(**limits: Any) -> AsyncIterator[World]:
     server = grpc.aio.server(
         options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE))
     )
-    handlers = it.service.handlers()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    methods = grpc.method_handlers_generic_handler(SERVICE, it.service.handlers())
+    server.add_generic_rpc_handlers((methods,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -305,10 +303,8 @@ async def refusal(call: Awaitable[Any]) -> Refusal:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await soon(call)
     error = caught.value
-    trailers = dict(error.trailing_metadata() or ())
-    packed = trailers["grpc-status-details-bin"]
-    assert isinstance(packed, bytes)
-    status = status_pb2.Status.FromString(packed)
+    trailers: dict[str, Any] = dict(error.trailing_metadata() or ())
+    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     assert _name(status.code) == error.code().name
     assert status.message == error.details()
     return unpacked(status, str(trailers["grpc-retry-pushback-ms"]))
@@ -360,17 +356,16 @@ class Talk:
 
     async def error(self, call_id: str) -> Refusal:
         """The next frame, which must be that call's error."""
-        frame = await self.answer(call_id)
-        assert frame.WhichOneof("frame") == "error", frame
-        return unpacked(frame.error)
+        answer = await self.answer(call_id)
+        assert answer.WhichOneof("frame") == "error", answer
+        return unpacked(answer.error)
 
     async def open(self, id: str | None = "a") -> agent_pb.OpenedFrame:
         """Open it, on an agent or on none."""
-        agent = None if id is None else ref(id)
-        await self.send(agent_pb.ClientFrame(open=agent_pb.OpenFrame(agent=agent)))
-        frame = await self.answer("")
-        assert frame.WhichOneof("frame") == "opened"
-        return frame.opened
+        await self.send(frame(open=agent_pb.OpenFrame(agent=ref(id) if id else None)))
+        answer = await self.answer("")
+        assert answer.WhichOneof("frame") == "opened"
+        return answer.opened
 
     async def over(self) -> grpc.StatusCode:
         """The status, after everything was read."""

@@ -298,6 +298,14 @@ async def test_a_client_that_takes_nothing_is_let_go_in_time() -> None:
         assert await it.count() == 0
 
 
+async def test_a_client_that_takes_not_even_the_first_message_is_told_too() -> None:
+    async with serving(reader_timeout=0.05) as it:
+        call = it.stub.StreamChat(chat("pour"))
+        await until(lambda: bool(it.boundary.finished))
+        seen = await refusal(everything(call))
+        assert (seen.code, seen.reason) == ("RESOURCE_EXHAUSTED", "SLOW_READER")
+
+
 @pytest.mark.parametrize("method", ["Invoke", "StreamChat", "Followup"])
 async def test_a_caller_that_leaves_the_line_for_a_slot_takes_its_place_along(method: str) -> None:
     """A follow-up too: it was not accepted yet, and nobody has its receipt."""

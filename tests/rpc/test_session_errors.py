@@ -16,7 +16,6 @@ from rpc_kit import (
     followup,
     frame,
     invoke,
-    key,
     ping,
     ref,
     refusal,
@@ -29,7 +28,6 @@ from rpc_kit import (
 )
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
-from innkeeper_server.rpc.agents import SERVICE
 from innkeeper_server.rpc.inflight import MAX_IN_FLIGHT
 
 ADD = agent_pb.InvokeRequest(action="add")
@@ -86,19 +84,6 @@ async def test_a_session_that_waits_to_be_opened_can_be_left() -> None:
         second.call.cancel()
         await until(lambda: it.host.account.waiting == 0)
         await first.close()
-
-
-async def test_bytes_that_are_no_message_end_the_session(it: World) -> None:
-    gate = it.gate("hold").shut()
-    call = it.channel.stream_stream(f"/{SERVICE}/Session")()
-    opening = [frame(open=agent_pb.OpenFrame(agent=ref())), frame("1", invoke=HOLD)]
-    await soon(call.write(agent_pb.SessionRequest(frames=opening).SerializeToString()))
-    await gate.reached()
-    await soon(call.write(b"\xff\xff\xff"))
-    assert await soon(call.read()) != b"", "it was open before"
-    seen = await refusal(call.read())
-    assert (seen.code, seen.fields) == ("INVALID_ARGUMENT", ("request",))
-    await it.no_calls()
 
 
 @pytest.mark.parametrize(
@@ -255,80 +240,6 @@ async def test_an_answer_beyond_the_limit_fails_its_call_alone(it: World) -> Non
     await talk.send(frame("2", invoke=ADD))
     await talk.answer("2")
     await talk.close()
-
-
-async def test_the_end_of_an_agents_life_is_announced(it: World) -> None:
-    """The session goes on, and what it asks next begins the next life."""
-    talk = Talk(it)
-    opened = await talk.open()
-    await talk.send(frame("1", invoke=ADD))
-    await talk.answer("1")
-    await soon(it.host.operators.evict(key(), opened.runtime_id, "graceful", None))
-    farewell = (await talk.answer("")).going_away
-    assert farewell.agent == ref()
-    assert farewell.reason != ""
-    await talk.send(frame("2", invoke=ADD))
-    answer = (await talk.answer("2")).result.invoke
-    assert answer.output.json.number_value == 2
-    assert answer.runtime_id != opened.runtime_id
-    await talk.close()
-
-
-async def test_a_draining_host_says_farewell_and_refuses(it: World) -> None:
-    talk = Talk(it)
-    await talk.open(None)
-    it.host.drains.begin()
-    farewell = (await talk.answer("")).going_away
-    assert not farewell.HasField("agent")
-    await talk.send(frame("1", invoke=invoke("add")), frame("2", followup=followup("x")))
-    answers = {(answer := await talk.next()).call_id: answer for _ in range(2)}
-    for answer in answers.values():
-        seen = unpacked(answer.error)
-        assert (seen.reason, seen.retry_after) == ("DRAINING", 1.0)
-    await talk.close()
-    for agent in (None, ref()):
-        late = Talk(it)
-        await late.send(frame(open=agent_pb.OpenFrame(agent=agent)))
-        assert (await refusal(late.next())).reason == "DRAINING"
-
-
-async def test_a_drain_does_not_wait_for_an_opened_agent(it: World) -> None:
-    talk = Talk(it)
-    await talk.open()
-    steps = [step async for step in it.host.drain(20.0)]
-    assert getattr(steps[-1], "clean") is True  # noqa: B009
-    assert (await talk.answer("")).going_away.agent == ref()
-    assert not (await talk.answer("")).going_away.HasField("agent")
-    await talk.close()
-
-
-async def test_a_session_ends_with_the_host(it: World) -> None:
-    """What is in flight is answered first; what comes meanwhile is refused."""
-    gate = it.gate("hold").shut()
-    talk = Talk(it)
-    await talk.open()
-    await talk.send(frame("1", invoke=HOLD))
-    await gate.reached()
-    it.ending.end()
-    await talk.send(frame("2", invoke=ADD))
-    assert (await talk.error("2")).reason == "DRAINING"
-    gate.open()
-    assert (await talk.answer("1")).result.invoke.output.text == "hold"
-    seen = await refusal(talk.next())
-    assert (seen.code, seen.reason, seen.retry_after) == ("UNAVAILABLE", "DRAINING", 1.0)
-
-
-async def test_a_session_that_is_closing_ends_well_though_the_host_ends(it: World) -> None:
-    gate = it.gate("hold").shut()
-    talk = Talk(it)
-    await talk.open()
-    await talk.send(frame("1", invoke=HOLD), CLOSE)
-    await gate.reached()
-    it.ending.end()
-    gate.open()
-    await talk.answer("1")
-    assert (await talk.next()).WhichOneof("frame") == "closed"
-    assert await talk.over() is grpc.StatusCode.OK
 
 
 async def test_a_client_that_does_not_read_is_let_go() -> None:

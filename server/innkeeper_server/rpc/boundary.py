@@ -121,7 +121,8 @@ class Boundary:
 
         `serve` gets a `read` that returns a request, or None at the end of the client's stream,
         which may be a clean end, a lost connection or a cancellation: it cannot be told. There
-        must be one reader and one writer, and none may outlive `serve`.
+        must be one reader and one writer, and none may outlive `serve`. A write may be cancelled
+        only if the client is gone.
         """
 
         async def handle(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -156,9 +157,17 @@ class Boundary:
         return raw
 
     def _writer(self, context: grpc.aio.ServicerContext[Any, Any]) -> Write:
+        has_headers = False
+
         async def write(reply: Reply) -> None:
+            nonlocal has_headers
             raw = self._serialised(reply)
             try:
+                if not has_headers:
+                    # By themselves: gRPC counts them as sent once a whole first write has ended,
+                    # and after one that timed out could send no status either.
+                    await context.send_initial_metadata(())
+                    has_headers = True
                 async with asyncio.timeout(self.reader_timeout):
                     await context.write(raw)
             except TimeoutError:

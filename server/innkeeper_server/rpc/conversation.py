@@ -22,7 +22,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
-from innkeeper_server.errors import Draining, InnkeeperError, InvalidRequest, SessionProtocol
+from innkeeper_server.errors import (
+    Draining,
+    InnkeeperError,
+    InvalidRequest,
+    SessionProtocol,
+    WorkCancelled,
+)
 from innkeeper_server.faults import host_failed
 from innkeeper_server.host import Host
 from innkeeper_server.identity import AgentKey
@@ -67,16 +73,21 @@ class Session:
         writer = asyncio.create_task(self._out.write_all(write), name=f"session {self.id} writes")
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if reader.done() and not writer.done():
-                reader.result()  # a broken session ends here
-                if not self._closing:
-                    return  # detached
+            if not writer.done():
+                fault = _fault(reader)
+                if fault is not None or not self._closing:  # broken, or detached
+                    self._let_go()
+                    self._out.end(fault)
                 await asyncio.wait((writer,))
             writer.result()
         finally:
-            if self._connection is not None:
-                self._connection.close()
-            await _ended((reader, writer, *self._calls.abandon()))
+            await _ended((reader, writer, *self._let_go()))
+
+    def _let_go(self) -> list[asyncio.Task[Any]]:
+        """Own and answer nothing any more; returns the tasks, which are about to end."""
+        if self._connection is not None:
+            self._connection.close()
+        return self._calls.abandon()
 
     def leave(self, reason: str) -> None:
         """Tell the client that the host is about to end."""
@@ -197,6 +208,13 @@ class Session:
             if self._last is None:
                 self._out.put(agent_pb.ServerFrame(closed=agent_pb.ClosedFrame()))
             self._out.end(self._last)
+
+
+def _fault(task: asyncio.Task[None]) -> BaseException | None:
+    """What a task that is done failed with."""
+    if task.cancelled():
+        return WorkCancelled("the session was cancelled inside the host")
+    return task.exception()
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:

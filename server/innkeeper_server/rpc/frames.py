@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
-from innkeeper_server.errors import InnkeeperError, SlowReader, TooLarge
+from innkeeper_server.errors import SlowReader, TooLarge
 from innkeeper_server.rpc.boundary import Write
 from innkeeper_server.signals import Signal
 
@@ -37,7 +37,7 @@ class Outgoing:
         self._bytes = 0
         self._taken = 0
         self._ended = False
-        self._last: InnkeeperError | None = None  # what the writer ends with
+        self._last: BaseException | None = None  # what the writer ends with
         self._lost: SlowReader | None = None
         self._ready = Signal()  # for the writer
         self._drained = Signal()  # for producers
@@ -71,7 +71,7 @@ class Outgoing:
             if self._taken == taken:
                 self._let_go()
 
-    def end(self, error: InnkeeperError | None = None) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         """Nothing follows: the writer ends once it has written what is here, with `error`."""
         self._ended = True
         self._last = error

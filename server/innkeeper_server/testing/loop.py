@@ -16,9 +16,10 @@ import io
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from innkeeper_server.threads import working
+from innkeeper_server.threads import NAME, working
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._virtual = max(self._virtual, self._scheduled[0].when())
             self._fire_timers()
             return
-        self._listen(THREAD_SECONDS if threading.active_count() > 1 else 0)
+        self._listen(THREAD_SECONDS if _somebody_else() else 0)
         if not self._ready:
             raise Deadlock(f"nothing can go on\n{standing(self)}")
 
@@ -145,8 +146,14 @@ def run(
     """
     given = loop is not None
     loop = loop or VirtualLoop(chooser, max_steps)
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+    runner = asyncio.Runner(loop_factory=lambda: loop)
+    try:
         result = runner.run(main)
+    except BaseException:
+        with suppress(Exception):  # what went wrong first is what is told
+            runner.close()
+        raise
+    runner.close()
     if loop.faults and not given:
         fault = loop.faults[0]
         raise RuntimeError(fault.get("message", "a fault")) from fault.get("exception")
@@ -169,3 +176,9 @@ def _places(coroutine: Any) -> Iterator[str]:
             yield f"{frame.f_code.co_name} line {frame.f_lineno}"
         inner = getattr(coroutine, "cr_await", None)
         coroutine = inner if inner is not None else getattr(coroutine, "gi_yieldfrom", None)
+
+
+def _somebody_else() -> bool:
+    """Whether there are threads of which it cannot be known whether they work or wait."""
+    others = [thread for thread in threading.enumerate() if not thread.name.startswith(NAME)]
+    return len(others) > 1
