@@ -13,7 +13,7 @@ CLIENT = ROOT / "client/innkeeper_client"
 
 # From the inside out: a module may import its own layer and those before it.
 LAYERS = [
-    {"errors", "signals", "limits"},
+    {"errors", "patience", "signals", "limits"},
     {"identity", "content", "faults", "threads"},
     {"events", "slots"},
     {"ledger", "waiting", "moves", "leaving", "residency", "explain", "audit"},

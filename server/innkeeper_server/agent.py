@@ -61,7 +61,6 @@ class Turn:
 
     def __init__(
         self,
-        *,
         id: str,
         kind: str,
         key: AgentKey,

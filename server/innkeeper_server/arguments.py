@@ -199,7 +199,7 @@ def _json(adapter: TypeAdapter[Any], value: JsonValue, field: str) -> Any:
     except Exception:  # a nested call can bring anything
         raise InvalidRequest.of(field, "holds something that JSON has no words for") from None
     try:
-        return adapter.validate_json(written)
+        return adapter.validator.validate_json(written)
     except ValidationError as fault:
         raise invalid(fault, field) from None
 

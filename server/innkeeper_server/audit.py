@@ -53,9 +53,8 @@ def _check_slots(account: Account) -> None:
         assert slot.leases is None or slot.leases, "6: an empty set of leases"
         if slot.leases:
             forced = slot.claim is not None and slot.claim.force
-            assert slot.phase is Phase.RESIDENT or (slot.phase is Phase.CLAIMED and forced), (
-                f"6: leases on {slot}"
-            )
+            owned = slot.phase in (Phase.LOADING, Phase.RESIDENT)
+            assert owned or (slot.phase is Phase.CLAIMED and forced), f"6: leases on {slot}"
             assert all(lease.slot is slot for lease in slot.leases), "6: an ended lease is counted"
         if slot.phase is Phase.CLAIMED:
             assert slot.claim is not None, "3: CLAIMED without a claim"
@@ -112,6 +111,7 @@ def _check_tickets(account: Account) -> None:
 def _check_progress(account: Account) -> None:
     """11: whoever waits, waits for something that moves, or everybody in memory is owned."""
     assert not account._out, "effects were not handed out"
+    assert account.due <= account.next_deadline(), "the host would sleep too long"
     if not account.wanted:
         return
     assert len(account.slots) >= account.capacity, "11: a free slot and a waiting ticket"

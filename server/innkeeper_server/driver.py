@@ -16,6 +16,7 @@ from math import inf
 from typing import Any, Protocol
 
 from innkeeper_server.errors import InnkeeperError
+from innkeeper_server.faults import host_failed
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.residency import Account
 from innkeeper_server.runtime import Runtime
@@ -80,12 +81,8 @@ class Driver:
         self._effects.extend(effects)
         if self._carrying:
             return
-        self._carrying = True
-        try:
-            while self._effects:
-                self._carry(self._effects.popleft())
-        finally:
-            self._carrying = False
+        if self._effects:
+            self._carry_all()
         story = self.account.story
         if story and story[-1].seq != self._told:
             self._told = story[-1].seq
@@ -112,6 +109,16 @@ class Driver:
             self._timer = None
         self._due = -inf
 
+    def _carry_all(self) -> None:
+        self._carrying = True
+        while self._effects:
+            effect = self._effects.popleft()
+            try:
+                self._carry(effect)
+            except Exception as fault:  # a defect; the other effects are somebody else's
+                host_failed(f"carrying out {type(effect).__name__}", fault)
+        self._carrying = False
+
     def _carry(self, effect: Effect) -> None:
         if isinstance(effect, Grant):
             visitor: Visitor = effect.ticket.visitor  # type: ignore[assignment]
@@ -131,7 +138,7 @@ class Driver:
 
     def _rearm(self) -> None:
         """Sleep until the account's next deadline; a timer that comes too early looks again."""
-        due = self.account.next_deadline()
+        due = self.account.due
         if due >= self._due:
             return
         if self._timer is not None:

@@ -125,8 +125,9 @@ class Host:
         later is the envelope's outcome."""
         key, type = self._address(key)
         work = type.bind_invoke(action, input)
-        envelope = self._envelope(key, work, call, "invoke", LeaseKind.REQUEST, busy=busy)
-        return self.submit(envelope)
+        return self.submit(
+            Envelope(self._next_id(), key, work, call, "invoke", LeaseKind.REQUEST, None, busy)
+        )
 
     def chat(
         self,
@@ -341,8 +342,10 @@ class Host:
     def _envelope(
         self, key: AgentKey, work: Work, call: Call, kind: str, lease_kind: LeaseKind, **more: Any
     ) -> Envelope:
-        id = f"{self.id}-t{next(self._numbers)}"
-        return Envelope(id, key, work, call, kind=kind, lease_kind=lease_kind, **more)
+        return Envelope(self._next_id(), key, work, call, kind, lease_kind, **more)
+
+    def _next_id(self) -> str:
+        return f"{self.id}-t{next(self._numbers)}"
 
     def _outbox(self) -> Outbox:
         return Outbox(self.limits.reader_timeout)

@@ -38,7 +38,7 @@ def check_id(value: str, field: str = "agent.id") -> str:
         raise InvalidRequest.of(field, "must not be empty")
     if len(value) > MAX_ID_CHARS:
         raise InvalidRequest.of(field, f"has {len(value)} characters; at most {MAX_ID_CHARS}")
-    if _UNFIT.search(value):
+    if not value.isprintable() and _UNFIT.search(value):
         raise InvalidRequest.of(field, "must not contain control characters")
     return value
 

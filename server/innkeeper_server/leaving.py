@@ -46,8 +46,6 @@ class Leaving(Moves):
 
     def _balance(self, now: float) -> None:
         """Have as many runtimes on their way out as the line needs: no fewer, and no more."""
-        if self._is_calm():
-            return
         shortage = self._shortage()
         while shortage > 0 and self.idle.head is not None:
             reason = ClaimReason.ADMISSION if self.wanted else ClaimReason.CAPACITY

@@ -50,7 +50,8 @@ class Ledger:
 
     def _lease(self, slot: Slot, kind: LeaseKind, owner: str, now: float) -> Lease:
         if slot.leases is None:
-            self._leave_line(slot)
+            if slot.phase is Phase.RESIDENT:
+                self._leave_line(slot)
             slot.leases = {}
         lease = Lease(slot, kind, owner, now)
         slot.leases[lease] = None

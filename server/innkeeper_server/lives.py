@@ -33,7 +33,7 @@ from innkeeper_server.runtime import Port, Runtime
 from innkeeper_server.slots import Claim, ClaimReason
 from innkeeper_server.store import Store
 from innkeeper_server.turns import Turns
-from innkeeper_server.visits import lease_jobs, tell_connections
+from innkeeper_server.visits import tell_connections
 
 log = logging.getLogger("innkeeper.host")
 
@@ -117,9 +117,7 @@ class Lives:
     def _loaded(self, runtime: Runtime) -> None:
         runtime.loaded = True
         driver = self._driver
-        effects = driver.account.loaded(runtime.key, runtime.number, driver.now())
-        lease_jobs(driver, runtime)
-        driver.carry_out(effects)
+        driver.carry_out(driver.account.loaded(runtime.key, runtime.number, driver.now()))
 
     async def _abandon(
         self, runtime: Runtime, error: InnkeeperError, tasks: list[asyncio.Task[Any]]
@@ -187,7 +185,7 @@ class Lives:
                 self._turns.settle(envelope, None, runtime.doom)
             else:
                 envelope.wait_again()
-                self._turns.submit(envelope)
+                self._turns.submit(envelope, accepted=True)
 
     async def _checkpoint(self, runtime: Runtime) -> bool:
         """Save what changed outside of turns. False if that failed, or took too long."""
@@ -200,7 +198,7 @@ class Lives:
 
     async def _save(self, runtime: Runtime) -> bool:
         try:
-            await runtime.save(self._store, self._limits.max_state_bytes)
+            await runtime.checkpoint(self._store, self._limits.max_state_bytes)
         except InnkeeperError as error:
             if isinstance(error, AgentDeleted | StaleEpoch):
                 runtime.doom = runtime.doom or error

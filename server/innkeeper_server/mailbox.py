@@ -92,11 +92,11 @@ class Envelope:
         agent: AgentKey,
         work: Work,
         call: Call,
-        *,
         kind: str,
         lease_kind: LeaseKind,
         outbox: Outbox | None = None,
         busy: BusyPolicy = "enqueue",
+        *,
         on_disconnect: OnDisconnect = "continue",
         expires_at: float | None = None,
         expected_version: int | None = None,
@@ -180,7 +180,7 @@ class Mailbox:
         assert not self.closed, f"{envelope} came after the fence"
         if envelope.busy == "reject" and not self.is_empty:
             raise AgentBusy(f"{envelope.agent} is busy", metadata={"agent": str(envelope.agent)})
-        if len(self) >= self.size:
+        if self._queue is not None and len(self._queue) >= self.size:
             raise MailboxFull(
                 f"the mailbox of {envelope.agent} is full: {self.size} wait already",
                 metadata={"agent": str(envelope.agent), "limit": str(self.size)},

@@ -10,6 +10,7 @@ from math import inf
 
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.ledger import void
 from innkeeper_server.slots import (
     Claim,
     ClaimReason,
@@ -79,6 +80,7 @@ class Moves(Waiting):
 
     def _to_zombie(self, slot: Slot, now: float) -> None:
         self.overrun_total += 1
+        void(slot)  # of the jobs of a start that failed
         self._move(slot, Phase.ZOMBIE, "overran its time to stop", now)
         self._file(slot)
 
@@ -91,8 +93,8 @@ class Moves(Waiting):
 
     def _settle_in(self, slot: Slot, now: float) -> None:
         """A loaded runtime belongs to whoever waited for it, before anybody can think of evicting
-        it; if they have all left, it is idle."""
-        slot.leases = {}
+        it, and to the jobs that it began; if they have all left, it is idle."""
+        slot.leases = slot.leases or {}
         self._grant_waiting(slot, now)
         if not slot.leases:
             self._rest(slot, now)

@@ -84,6 +84,7 @@ class Account(Leaving):
         self.admission_timeout = admission_timeout
         self.max_waiting = max_waiting
         self.live: Callable[[], Collection[int]] | None = None
+        self.due = inf  # the next deadline, as the last operation left it; it can only be too early
         self.loaded_total = self.evicted_total = self.reconciled_total = 0
         self._compared_at = -inf
 
@@ -98,6 +99,19 @@ class Account(Leaving):
             return None
         return self._lease(slot, kind, owner, now)
 
+    def join(
+        self, agent: AgentKey, runtime_id: int, kind: LeaseKind, owner: str, now: float
+    ) -> tuple[Lease | None, Effects]:
+        """Lease a runtime for code that runs inside of it already: a job that it spawns. It is no
+        newcomer, so it needs no leave of the line, and a polite claim gives way to it. None: the
+        runtime is past its fence."""
+        slot = self._exact(agent, runtime_id, Phase.LOADING, Phase.RESIDENT, Phase.CLAIMED)
+        if slot is None:
+            return None, []
+        if slot.claim is not None and not slot.claim.force:
+            self._unclaim(slot, "a job began", now, keep=True)
+        return self._lease(slot, kind, owner, now), self._pump(now)
+
     def request(
         self,
         agent: AgentKey,
@@ -108,13 +122,15 @@ class Account(Leaving):
         deadline: float = inf,
         ttl: float = inf,
         order: float = inf,
+        accepted: bool = False,
         visitor: object = None,
     ) -> tuple[Ticket, Effects]:
         """Ask for a lease. The ticket is granted now, or waits, or is refused; effects tell which.
 
         `deadline` is the caller's own; a wait for a slot ends after `admission_timeout` too.
         `ttl` bounds the lease itself (seconds; pins). `order`: tickets of one agent are granted in
-        this order, then in that of their coming.
+        this order, then in that of their coming. `accepted`: it is for work that an earlier life
+        had accepted; then there is no bound but `deadline` on how many wait, and how long.
         """
         ticket = Ticket(
             next(self._numbers),
@@ -122,7 +138,7 @@ class Account(Leaving):
             kind,
             owner,
             now,
-            patience=now + self.admission_timeout,
+            patience=inf if accepted else now + self.admission_timeout,
             deadline=deadline,
             ttl=ttl,
             order=order,
@@ -133,7 +149,7 @@ class Account(Leaving):
             self._refuse(ticket, Draining(explain.DRAINING))
         elif slot is not None and self._opens(slot, now):
             self._grant(slot, ticket, now)
-        elif self.waiting >= self.max_waiting and not self._mend(now):
+        elif not accepted and self.waiting >= self.max_waiting and not self._mend(now):
             self._refuse(ticket, TooManyWaiting(explain.too_many_waiting(self)))
         else:
             self._wait(ticket)
@@ -240,14 +256,14 @@ class Account(Leaving):
 
     def next_deadline(self) -> float:
         """When `tick` must be called next, if nothing happens before; `inf`: never."""
-        first = self.deadlines.first()
-        due = first[0] if first else inf
-        for until, _ in self.held.values():
-            due = min(due, until)
-            break
+        due = inf
+        if (first := self.deadlines.first()) is not None:
+            due = first[0]
+        if self.held:
+            due = min(due, next(iter(self.held.values()))[0])
         head = self.idle.head
         if head is not None and self._going() < self.max_claims:
-            due = min(due, head.idle_since + self.idle_timeout)
+            due = min(due, -inf if self.draining else head.idle_since + self.idle_timeout)
         return due
 
     # -- operators ------------------------------------------------------------------------------
@@ -312,11 +328,14 @@ class Account(Leaving):
     def _pump(self, now: float) -> Effects:
         if self.held:
             self._unhold(now)
-        self._serve(now)
-        self._balance(now)
-        while self._expire(now) or self._claim_due(now):
+        if not self._is_calm():
             self._serve(now)
             self._balance(now)
+        self.due = self.next_deadline()
+        while self.due <= now and (self._expire(now) or self._claim_due(now)):
+            self._serve(now)
+            self._balance(now)
+            self.due = self.next_deadline()
         out, self._out = self._out, []  # also an empty one: a list that was handed out is final
         return out
 

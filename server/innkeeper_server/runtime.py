@@ -43,7 +43,6 @@ class Runtime:
     """See the module. `number` is the account's runtime id; `id` is the same for the world."""
 
     __slots__ = (
-        "_saving",
         "committed",
         "connections",
         "doom",
@@ -58,6 +57,7 @@ class Runtime:
         "mailbox",
         "number",
         "port",
+        "saving",
         "signal",
         "task",
         "turn_started",
@@ -84,10 +84,10 @@ class Runtime:
         self.task: asyncio.Task[None] | None = None  # of the active turn
         self.turn_started = 0.0
         self.last_status = ""
-        self.jobs: dict[asyncio.Task[Any], Lease | None] | None = None
+        self.jobs: dict[asyncio.Task[Any], Lease] | None = None
         self.connections: dict[Connection, None] | None = None
         self.signal = Signal()  # it moved: claimed, restored, or ended
-        self._saving: asyncio.Task[None] | None = None
+        self.saving: asyncio.Task[None] | None = None  # the commit that is under way
 
     def __repr__(self) -> str:
         return f"<runtime {self.id} of {self.key}>"
@@ -109,31 +109,40 @@ class Runtime:
         self.committed = state
         self.known = self.type.known(self.instance, state)
 
-    async def save(self, store: Store, max_bytes: int, *, of_turn: bool = False) -> None:
-        """Commit the state if it changed. Cannot be cut half-way: a commit that was begun is seen
-        to its end, so what memory holds and what the store holds never part.
+    def changed(self, max_bytes: int) -> bytes | None:
+        """The state that is to be committed; None if the store has it already.
 
-        `of_turn`: the active turn asks. For anybody else its state is half-way, and left alone.
+        Raises TooLarge, or HandlerFailed for what is no JSON.
         """
-        await self.no_save()
-        if self.mailbox.active is not None and not of_turn:
-            return
         state = self._dump()
         if state is None or state == self.known:
-            return
+            return None
         if len(state) > max_bytes:
             raise TooLarge(
                 f"the state of {self.key} has {len(state)} bytes; at most {max_bytes}",
                 metadata={"agent": str(self.key), "limit": str(max_bytes)},
             )
-        self._saving = asyncio.get_running_loop().create_task(self._write(store, state))
-        await finished(self._saving)
+        return state
+
+    async def write(self, store: Store, state: bytes) -> None:
+        """Commit a state. Cannot be cut half-way: a commit that was begun is seen to its end, so
+        what memory holds and what the store holds never part."""
+        assert self.saving is None, "two commits at once"
+        self.saving = asyncio.get_running_loop().create_task(self._commit(store, state))
+        await finished(self.saving)
+
+    async def checkpoint(self, store: Store, max_bytes: int) -> None:
+        """Commit what changed outside of turns. While one is active, the state is half-way, and
+        left alone. Raises what `changed` raises, and what the store does."""
+        await self.no_save()
+        if self.mailbox.active is None and (state := self.changed(max_bytes)) is not None:
+            await self.write(store, state)
 
     async def no_save(self) -> None:
         """Return when no commit is under way. How it ended is told to whoever began it."""
-        while self._saving is not None:
+        while self.saving is not None:
             try:
-                await finished(self._saving)
+                await finished(self.saving)
             except Exception:
                 continue
 
@@ -149,14 +158,14 @@ class Runtime:
         except Exception as fault:
             raise handler_failed(self.key, "its state, which is no JSON", fault) from None
 
-    async def _write(self, store: Store, state: bytes) -> None:
+    async def _commit(self, store: Store, state: bytes) -> None:
         try:
             self.version = await store.commit(
                 self.key, epoch=self.epoch, version=self.version, state=state
             )
             self.committed = self.known = state
         finally:
-            self._saving = None
+            self.saving = None
 
 
 async def finished(task: asyncio.Task[T]) -> T:

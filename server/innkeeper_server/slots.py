@@ -277,7 +277,13 @@ class IdleLine:
             slot = slot.next
 
     def append(self, slot: Slot) -> None:
-        self._link(slot, self._tail, None)
+        last, self._tail = self._tail, slot
+        slot.prev = last
+        if last is None:
+            self.head = slot
+        else:
+            last.next = slot
+        self._size += 1
 
     def insert(self, slot: Slot) -> None:
         """Put a slot back at its old place. Costs as many steps as slots stand before it: few,
@@ -335,12 +341,11 @@ class LazyHeap(Generic[T]):
 
     def first(self) -> tuple[float, T] | None:
         """The least living entry, left where it is."""
-        entries = self._entries
-        while entries:
-            key, _, item = entries[0]
+        while self._entries:
+            key, _, item = self._entries[0]
             if self._alive(key, item):
                 return key, item
-            heapq.heappop(entries)
+            heapq.heappop(self._entries)
         return None
 
     def pop(self) -> None:

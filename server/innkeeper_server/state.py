@@ -113,6 +113,7 @@ class TypedState:
     def __init__(self, kind: Any) -> None:
         self._make = get_origin(kind) or kind
         self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        self._write = self._adapter.serializer.to_json  # looked up once: every turn needs it
         self._class = type(self._make())
         self.schema: dict[str, Any] | None = self._describe()
         # Sets have no order: the same one may be written in another after it was loaded.
@@ -125,7 +126,7 @@ class TypedState:
         if type(state) is not self._class:
             raise TypeError(f"the state is a {type(state).__name__}, not a {self._class.__name__}")
         try:
-            data = self._adapter.dump_json(state, round_trip=True, by_alias=False, warnings="error")
+            data = self._write(state, round_trip=True, by_alias=False, warnings="error")
         except Exception as fault:
             raise TypeError(f"the state cannot become JSON: {fault}") from fault
         if known is not None and (data == known or self._same(state, known)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import logging
 
 from innkeeper_server.agent import Turn, current_turn
 from innkeeper_server.calls import CallGraph
@@ -29,9 +30,12 @@ from innkeeper_server.events import Body, Cancelled, Completed, Event, Failed
 from innkeeper_server.faults import handler_failed, host_failed, passed_through
 from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Envelope, Stage
+from innkeeper_server.patience import Patience
 from innkeeper_server.runtime import Runtime
 from innkeeper_server.slots import Lease, LeaseKind
 from innkeeper_server.store import Store
+
+log = logging.getLogger("innkeeper.host")
 
 
 class _Visit:
@@ -62,17 +66,23 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         # Every turn starts from this context, so that none inherits another's variables.
         self._context = contextvars.copy_context()
+        # Of turns that run, and of turns that were told to stop.
+        self._running: Patience[Envelope] = Patience(limits.turn_timeout, self._overstay)
+        self._stopping: Patience[Envelope] = Patience(limits.stop_timeout, self._ignored)
 
     # -- acceptance -----------------------------------------------------------------------------
 
-    def submit(self, envelope: Envelope) -> None:
-        """Have it accepted now, or stand in line, or settle with the refusal. Never waits."""
-        driver, call = self._driver, envelope.call
+    def submit(self, envelope: Envelope, *, accepted: bool = False) -> None:
+        """Have it accepted now, or stand in line, or settle with the refusal. Never waits.
+
+        `accepted`: an earlier life had accepted it already. It waits for the next one as long as
+        its caller does.
+        """
+        driver = self._driver
         now = driver.now()
+        owner = envelope.call.request_id or envelope.id
         envelope.order = envelope.order or next(self._numbers)
-        lease = driver.account.lease(
-            envelope.agent, envelope.lease_kind, call.request_id or envelope.id, now
-        )
+        lease = driver.account.lease(envelope.agent, envelope.lease_kind, owner, now)
         if lease is not None:
             self.accept(envelope, lease)
             return
@@ -80,9 +90,10 @@ class Turns:
             envelope.agent,
             envelope.lease_kind,
             now,
-            owner=call.request_id or envelope.id,
-            deadline=_soonest(call.deadline, envelope.expires_at),
+            owner=owner,
+            deadline=_soonest(envelope.call.deadline, envelope.expires_at),
             order=envelope.order,
+            accepted=accepted,
             visitor=_Visit(self, envelope),
         )
         driver.carry_out(effects)
@@ -103,18 +114,24 @@ class Turns:
             lease.kind = LeaseKind.ENVELOPE  # nobody holds it any more
             self._end_call(envelope)  # its sender waited for acceptance only
         envelope.signal.notify()
-        self.go_on(runtime)
+        if runtime.mailbox.active is None:
+            self.go_on(runtime)
 
     def settle(self, envelope: Envelope, output: Content, error: InnkeeperError | None) -> None:
         """End an envelope: outcome, terminal event, lease. The one place where it happens."""
         lease, envelope.lease = envelope.lease, None
-        envelope.ticket = None
-        envelope.settle(output, error)
-        self._end_call(envelope)
-        if envelope.outbox is not None:
-            envelope.outbox.put(_terminal(envelope, output, error))
+        self._tell(envelope, output, error)
         if lease is not None:
             self._driver.release(lease)
+
+    def _tell(self, envelope: Envelope, output: Content, error: InnkeeperError | None) -> None:
+        """The outcome, to whoever waits for it."""
+        envelope.ticket = None
+        envelope.settle(output, error)
+        if envelope.call.chain:
+            self._end_call(envelope)
+        if envelope.outbox is not None:
+            envelope.outbox.put(_terminal(envelope, output, error))
 
     def _end_call(self, envelope: Envelope) -> None:
         if envelope.call.chain:
@@ -144,18 +161,38 @@ class Turns:
             return False
         if envelope.stop is None:
             envelope.stop = error
+            self._stopping.begin(envelope)
             if envelope.turn is not None:
                 envelope.turn.cancel_requested = error.message
-                assert runtime.task is not None, "a turn without a task"
-                runtime.task.cancel()
+                _cancel(runtime)
         return True
 
     def abandon(self, runtime: Runtime) -> None:
         """Settle a turn that was told to stop and does not: its caller waits no longer. The code
-        runs on, fenced, and nothing of what it does is kept."""
+        runs on, and nothing of what it does is kept; until it ends, it owns its runtime as before,
+        where that has not been fenced."""
         envelope = runtime.mailbox.active
-        if envelope is not None and envelope.stop is not None and not envelope.committing:
-            self.settle(envelope, None, envelope.stop)
+        if envelope is None or envelope.stop is None or envelope.committing:
+            return
+        if envelope.stage is not Stage.SETTLED:
+            self._tell(envelope, None, envelope.stop)
+
+    def _overstay(self, envelope: Envelope) -> None:
+        limit = self._limits.turn_timeout
+        runtime = self._driver.find(envelope.agent)
+        if runtime is not None and runtime.mailbox.active is envelope:
+            self.stop(runtime, DeadlineExceeded(f"the turn took longer than {limit:g} s"))
+
+    def _ignored(self, envelope: Envelope) -> None:
+        """It was told to stop a while ago, and goes on: it is told again, and abandoned."""
+        runtime = self._driver.find(envelope.agent)
+        if runtime is None or runtime.mailbox.active is not envelope or envelope.committing:
+            return
+        log.error("%s of %s was told to stop and goes on", envelope.id, runtime.key)
+        self.abandon(runtime)
+        self._stopping.begin(envelope)
+        if envelope.turn is not None:
+            _cancel(runtime)
 
     def _runtime_of(self, envelope: Envelope) -> Runtime:
         assert envelope.lease is not None, f"{envelope} has no lease"
@@ -171,22 +208,21 @@ class Turns:
         if runtime.doom is not None:
             return
         while mailbox.active is None and (envelope := mailbox.take()) is not None:
-            late = self._too_late(envelope)
+            now = self._driver.now()
+            late = self._too_late(envelope, now)
             if late is None:
-                runtime.turn_started = self._driver.now()
+                runtime.turn_started = now
+                self._running.begin(envelope)
                 runtime.task = self._loop.create_task(
-                    self._run(runtime, envelope),
-                    name=f"turn {envelope.id}",
-                    context=self._context.copy(),
+                    self._run(runtime, envelope), name=envelope.id, context=self._context.copy()
                 )
             else:
                 mailbox.active = None
                 self.settle(envelope, None, late)
 
-    def _too_late(self, envelope: Envelope) -> InnkeeperError | None:
-        if envelope.call.deadline is None and envelope.expires_at is None:
-            return None
-        if self._driver.now() < _soonest(envelope.call.deadline, envelope.expires_at):
+    def _too_late(self, envelope: Envelope, now: float) -> InnkeeperError | None:
+        deadline, expires_at = envelope.call.deadline, envelope.expires_at
+        if (deadline is None or now < deadline) and (expires_at is None or now < expires_at):
             return None
         return DeadlineExceeded(f"{envelope.kind} waited in the mailbox beyond its deadline")
 
@@ -205,15 +241,22 @@ class Turns:
         runtime.task = None
         runtime.mailbox.active = None
         runtime.last_status = _status(error)
+        self._running.end(envelope)
+        self._stopping.end(envelope)
         self._calls.turn_ended(runtime.key)
         if runtime.doom is not None:
             self._driver.end(runtime)
-        if envelope.stage is not Stage.SETTLED:  # else it was abandoned
+        if envelope.stage is not Stage.SETTLED:
             self.settle(envelope, output, error)
-        self.go_on(runtime)
+        elif envelope.lease is not None:  # it was abandoned, and has ended now
+            lease, envelope.lease = envelope.lease, None
+            self._driver.release(lease)
+        if len(runtime.mailbox):
+            self.go_on(runtime)
 
     async def _transact(self, runtime: Runtime, envelope: Envelope) -> Content:
-        await runtime.no_save()  # of a checkpoint: were it to end later, a roll-back would undo it
+        if runtime.saving is not None:  # a checkpoint: were it to end later, a roll-back would
+            await runtime.no_save()  # undo it
         expected = envelope.expected_version
         if expected is not None and expected != runtime.version:
             raise VersionMismatch(
@@ -223,7 +266,9 @@ class Turns:
         try:
             output = await self._handle(runtime, envelope)
             envelope.committing = True
-            await runtime.save(self._store, self._limits.max_state_bytes, of_turn=True)
+            state = runtime.changed(self._limits.max_state_bytes)
+            if state is not None:
+                await runtime.write(self._store, state)
         except InnkeeperError as error:
             self._undo(runtime, error)
             raise
@@ -243,7 +288,6 @@ class Turns:
             raise envelope.stop  # stopped before its first step
         turn = envelope.turn = self._turn(runtime, envelope)
         current_turn.set(turn)
-        limit = self._loop.call_later(self._limits.turn_timeout, self._overstay, runtime, envelope)
         try:
             output = await envelope.work.run(runtime.instance, turn)
         except GeneratorExit:
@@ -253,33 +297,31 @@ class Turns:
             error = envelope.stop or _meaning(runtime, envelope, fault)
             await _absorb_cancellation(runtime.task)
             raise error from None
-        finally:
-            envelope.committing = True  # beyond stopping, also when it failed
-            limit.cancel()
-        await _absorb_cancellation(runtime.task)
+        envelope.committing = True  # beyond stopping
         if envelope.stop is not None:  # it returned in spite of it: nothing is kept all the same
+            await _absorb_cancellation(runtime.task)
             raise envelope.stop
         return output
-
-    def _overstay(self, runtime: Runtime, envelope: Envelope) -> None:
-        if runtime.mailbox.active is envelope:
-            limit = self._limits.turn_timeout
-            self.stop(runtime, DeadlineExceeded(f"the turn took longer than {limit:g} s"))
 
     def _turn(self, runtime: Runtime, envelope: Envelope) -> Turn:
         call = envelope.call
         return Turn(
-            id=envelope.id,
-            kind=envelope.kind,
-            key=runtime.key,
-            epoch=runtime.epoch,
-            principal=call.principal,
-            request_id=call.request_id,
-            deadline=call.deadline,
-            metadata=call.metadata,
-            chain=(*call.chain, runtime.key),
-            outbox=envelope.outbox,
+            envelope.id,
+            envelope.kind,
+            runtime.key,
+            runtime.epoch,
+            call.principal,
+            call.request_id,
+            call.deadline,
+            call.metadata,
+            (*call.chain, runtime.key),
+            envelope.outbox,
         )
+
+
+def _cancel(runtime: Runtime) -> None:
+    assert runtime.task is not None, "a turn without a task"
+    runtime.task.cancel()
 
 
 def _meaning(runtime: Runtime, envelope: Envelope, fault: BaseException) -> InnkeeperError:

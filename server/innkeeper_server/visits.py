@@ -120,39 +120,35 @@ def tell_connections(runtime: Runtime, reason: str) -> None:
 def spawn_job(
     driver: Driver, runtime: Runtime, job: Coroutine[Any, Any, Any], name: str | None
 ) -> asyncio.Task[Any]:
-    """Start background work of an agent. While it is starting, the lease waits for `lease_jobs`."""
+    """Start background work of an agent, which owns its runtime from this block on."""
     if runtime.mailbox.closed or runtime.doom is not None:
         job.close()
         raise Draining(f"{runtime.key} is being stopped and can begin nothing new")
     label = str(name or getattr(job, "__qualname__", "job"))
+    lease, effects = driver.account.join(
+        runtime.key, runtime.number, LeaseKind.JOB, label, driver.now()
+    )
+    assert lease is not None, f"{runtime} can spawn jobs and has no slot"
     task = asyncio.get_running_loop().create_task(_contained(runtime, label, job), name=label)
     if runtime.jobs is None:
         runtime.jobs = {}
-    runtime.jobs[task] = None
-    task.add_done_callback(lambda done: _job_ended(driver, runtime, done))
-    if runtime.loaded:
-        lease_jobs(driver, runtime)
+    runtime.jobs[task] = lease
+    task.add_done_callback(lambda done: _job_ended(driver, runtime, job, done))
+    driver.carry_out(effects)
     return task
 
 
-def lease_jobs(driver: Driver, runtime: Runtime) -> None:
-    """Lease the runtime for every job that has no lease yet. A runtime that is already asked to
-    leave takes no new owners: such a job runs until the life ends."""
-    for task, lease in list((runtime.jobs or {}).items()):
-        if lease is None and not task.done() and runtime.jobs is not None:
-            runtime.jobs[task] = driver.account.lease(
-                runtime.key, LeaseKind.JOB, task.get_name(), driver.now()
-            )
-
-
-def _job_ended(driver: Driver, runtime: Runtime, task: asyncio.Task[Any]) -> None:
+def _job_ended(
+    driver: Driver, runtime: Runtime, job: Coroutine[Any, Any, Any], task: asyncio.Task[Any]
+) -> None:
+    job.close()  # if it was cancelled before its first step, nobody else does
     if not task.cancelled():
         task.exception()  # it belongs to whoever awaits the job; here it is only marked as seen
-    lease = (runtime.jobs or {}).pop(task, None)
+    assert runtime.jobs is not None, "a job that nobody knows"
+    lease = runtime.jobs.pop(task)
     runtime.jobs = runtime.jobs or None
     runtime.signal.notify()
-    if lease is not None:
-        driver.release(lease)
+    driver.release(lease)
 
 
 async def _contained(runtime: Runtime, label: str, job: Coroutine[Any, Any, Any]) -> Any:

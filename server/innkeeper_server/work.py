@@ -57,7 +57,7 @@ class Handler:
     turn, if one does. Raises ValueError for code that cannot be driven.
     """
 
-    __slots__ = ("_threaded", "function", "method", "name", "streams", "turn_name")
+    __slots__ = ("_threaded", "function", "is_coroutine", "method", "name", "streams", "turn_name")
 
     def __init__(
         self,
@@ -76,6 +76,8 @@ class Handler:
         self.method = method
         self.turn_name = turn_name
         self.streams = inspect.isasyncgenfunction(inner)
+        # Of a wrapper it cannot be known what it returns.
+        self.is_coroutine = inspect.iscoroutinefunction(function)
         self._threaded = not (self.streams or inspect.iscoroutinefunction(inner))
 
     async def call(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +89,7 @@ class Handler:
         return await result if inspect.isawaitable(result) else result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each call
 class HandlerWork:
     """A handler with its arguments."""
 
@@ -101,14 +103,18 @@ class HandlerWork:
         return self.target.name
 
     async def run(self, agent: Any, turn: Turn) -> Content:
-        args = (agent, *self.args) if self.target.method else self.args
+        target = self.target
+        args = (agent, *self.args) if target.method else self.args
         kwargs = self.kwargs
-        if self.target.turn_name is not None:
-            kwargs = {**kwargs, self.target.turn_name: turn}
+        if target.turn_name is not None:
+            kwargs = {**kwargs, target.turn_name: turn}
         turn.loop = asyncio.get_running_loop()
         try:
-            result = await self.target.call(*args, **kwargs)
-            if isinstance(result, AsyncIterable):
+            if target.is_coroutine:  # without the way by `call`, for most of all work
+                result = await target.function(*args, **kwargs)
+            else:
+                result = await target.call(*args, **kwargs)
+            if hasattr(type(result), "__aiter__"):
                 reply = _Reply()
                 await _spoken(result, turn, reply)
                 return reply.output(unseen=self.kind == "invoke")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -49,7 +50,9 @@ class World:
         self.alive: Tally[str] = Tally()
         self.ran: list[str] = []
         self.stubborn: set[str] = set()  # guests, or texts, whose code is deaf to cancellation
+        self.once: set[str] = set()  # texts whose code is deaf to its first cancellation
         self.raising: set[str] = set()  # guests whose on_stop raises
+        self.industrious: set[str] = set()  # guests whose on_start spawns a job
         self.unwilling: list[str] = []  # guests whose on_start raises, once for each entry
         self.store = GatedStore(self.gates)
         self.registry = Registry()
@@ -117,6 +120,8 @@ class Guest(Agent[Log]):
             if self.id in self.world.unwilling:
                 self.world.unwilling.remove(self.id)
                 raise RuntimeError("not today")
+            if self.id in self.world.industrious:
+                self.spawn(self._job(f"job of {self.id}"))
         except BaseException:
             self.world.alive[self.id] -= 1
             raise
@@ -133,11 +138,19 @@ class Guest(Agent[Log]):
         finally:
             self.world.alive[self.id] -= 1
 
+    async def _job(self, text: str) -> None:
+        await self.world.gates[text].pass_through()
+        self.state.done.append(text)
+
     async def _step(self, text: str) -> str:
         self.world.ran.append(text)
         gate = self.world.gates[f"run {text}"]
         if text in self.world.stubborn:
             await gate.pass_stubbornly()
+        elif text in self.world.once:
+            with suppress(asyncio.CancelledError):
+                await gate.pass_through()
+            await gate.pass_through()
         else:
             await gate.pass_through()
         self.state.done.append(text)
@@ -151,11 +164,18 @@ class Guest(Agent[Log]):
     async def dirty(self, text: str) -> None:
         """Leaves state behind that is only saved at the checkpoint."""
 
-        async def later() -> None:
-            await self.world.gates["job"].pass_through()
-            self.state.done.append(text)
+        self.spawn(self._job(text))
 
-        self.spawn(later())
+    @action
+    async def spawn_late(self, text: str) -> None:
+        """Spawn a job, but not at once."""
+        await self._step(text)
+        self.spawn(self._job("late job"))
+
+    @action
+    async def change_its_mind(self) -> None:
+        """Cancel a job before its first step."""
+        self.spawn(self._job("never")).cancel()
 
     @action
     async def ask(self, ids: list[str]) -> Any:

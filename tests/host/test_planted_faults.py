@@ -27,6 +27,7 @@ from innkeeper_server.mailbox import Envelope, Stage
 from innkeeper_server.residency import Account
 from innkeeper_server.runtime import Runtime
 from innkeeper_server.slots import Claim
+from innkeeper_server.store import Store
 from innkeeper_server.testing import explore, replay
 from innkeeper_server.testing.explorer import ScheduleFailed
 from innkeeper_server.turns import Turns
@@ -109,12 +110,13 @@ def a_reply_without_its_commit(patch: pytest.MonkeyPatch) -> None:
 
 def a_checkpoint_saves_a_turn_half_way(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint whose claim was revoked looks at the state of the turn that runs."""
-    real = Runtime.save
 
-    async def save(self: Runtime, *bounds: Any, of_turn: bool = False) -> None:
-        await real(self, *bounds, of_turn=True)
+    async def checkpoint(self: Runtime, store: Store, max_bytes: int) -> None:
+        await self.no_save()
+        if (state := self.changed(max_bytes)) is not None:
+            await self.write(store, state)
 
-    patch.setattr(Runtime, "save", save)
+    patch.setattr(Runtime, "checkpoint", checkpoint)
 
 
 def a_failed_turn_leaves_its_state(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.residency import Account
-from innkeeper_server.slots import Claim, LeaseKind, Ticket
+from innkeeper_server.slots import Claim, Lease, LeaseKind, Ticket
 
 Move = tuple[Any, ...]
 
@@ -31,6 +31,7 @@ class Setting:
     cancels: bool = True
     evictions: bool = False  # an operator's, of all three kinds
     pins: int = 0
+    jobs: int = 0  # that agents spawn, from their start on
     resizes: int = 0
     drains: bool = False
     again: str = ""  # agents whose callers ask again and again
@@ -49,6 +50,7 @@ class Work:
     limit: float = inf  # the caller's own, seconds
     ttl: float = inf
     ticket: Ticket | None = None
+    lease: Lease | None = None  # of a job, which needs no ticket
     asked: float = 0.0
     runtime: int | None = None  # the one that works on it
     until: float = inf

@@ -154,7 +154,7 @@ def key(world: World, names: Names) -> object:
                 for work in world.works
             )
         ),
-        (account.capacity, account.draining, world.ticks, world.pins, world.resizes),
+        (account.capacity, account.draining, world.ticks, world.pins, world.jobs, world.resizes),
     )
 
 

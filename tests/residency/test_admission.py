@@ -174,6 +174,21 @@ def test_the_line_is_bounded() -> None:
     assert inn.account.waiting == 2
 
 
+def test_work_that_was_accepted_before_waits_without_a_bound() -> None:
+    inn = Inn(max_waiting=1, admission_timeout=10.0)
+    lease = inn.owned(A)
+    inn.ask(B)
+    ticket, effects = inn.ask(C, accepted=True)
+    assert effects == []
+    refusals = inn.account.tick(11.0)
+    assert [effect.ticket.agent for effect in refusals if isinstance(effect, Refuse)] == [B]
+    assert inn.account.next_deadline() == inf
+    claim = claim_in(inn.account.release(lease, 1e6))
+    inn.account.commit(claim, 1e6)
+    load = load_in(inn.account.stopped(A, claim.runtime_id, 1e6))
+    assert load.agent == ticket.agent == C
+
+
 def test_a_newcomer_for_the_promised_replacement_waits() -> None:
     """c lost one victim to a newcomer; it does not lose the next one, however many come."""
     inn = Inn(capacity=2)

@@ -23,6 +23,10 @@ WORLDS = {
         2, ("a", "b"), ticks=1, evictions=True, failures=False
     ),
     "pins": Setting(1, ("a", "b"), pins=1, failures=False),
+    "jobs": Setting(1, ("a", "b"), ticks=1, jobs=1),
+    "jobs and an operator's evictions": Setting(
+        1, ("a", "b"), ticks=1, jobs=1, evictions=True, cancels=False
+    ),
     "a capacity that changes": Setting(2, ("a", "b", "c"), ticks=1, resizes=1, failures=False),
     "drains and nested calls": Setting(1, ("a", "b", "a*"), ticks=1, drains=True),
 }

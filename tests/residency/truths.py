@@ -273,6 +273,8 @@ def _describe(world: World, life: Life) -> str:
     kinds = {work.kind for work in world.workers(_number(world, life))}
     if LeaseKind.PIN in kinds:
         return "pin"
+    if LeaseKind.JOB in kinds:
+        return "background job"
     if kinds:
         return "call"
     return "it is idle" if life.claim is None else "it is being evicted"
@@ -354,6 +356,10 @@ def _say_nothing_new(world: World, agent: AgentKey, runtime: int, stage: str) ->
         effects += account.overrun(agent, runtime, now)
     if stage != "resident":
         effects += account.stay(agent, runtime, now)
+    if stage not in ("loading", "resident"):
+        lease, more = account.join(agent, runtime, LeaseKind.JOB, "late", now)
+        must(lease is None, f"6: a life that is {stage} was leased")
+        effects += more
     must(not effects, f"10: a report about a life that is {stage} had effects {effects}")
 
 
@@ -372,6 +378,7 @@ def portrait(world: World) -> object:
         for name, value in vars(account).items()
         if isinstance(value, int | float | str | dict | set | bool)
     }
+    del plain["due"]  # it may be early; `check` asks that it is not late
     plain["wanted"] = [(agent, list(tickets)) for agent, tickets in account.wanted.items()]
     plain["returning"] = set(account.returning)
     plain["_out"] = list(account._out)

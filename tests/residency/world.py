@@ -36,6 +36,7 @@ class World:
     now: float = 0.0
     ticks: int = 0
     pins: int = 0
+    jobs: int = 0
     resizes: int = 0
     lives: dict[int, Life] = field(default_factory=dict)
     rank: int = 0
@@ -74,7 +75,10 @@ class World:
     def _caller_moves(self) -> Iterator[Move]:
         unasked: set[tuple[AgentKey, LeaseKind, float]] = set()
         for index, work in enumerate(self.works):
-            if work.ticket is None:
+            if work.kind is LeaseKind.JOB:
+                if work.runtime is not None:
+                    yield ("finish", index)
+            elif work.ticket is None:
                 same = (work.agent, work.kind, work.limit)
                 if same not in unasked:  # requests that are alike come one after another
                     yield ("ask", index)
@@ -90,6 +94,8 @@ class World:
 
     def _life_moves(self, runtime: int, life: Life) -> Iterator[Move]:
         failures = self.setting.failures
+        if self.jobs < self.setting.jobs and life.stage in ("loading", "resident"):
+            yield ("spawn", runtime)
         if life.stage == "loading":
             yield ("loaded", runtime)
             if failures:
@@ -185,6 +191,20 @@ class World:
 
     # -- lives ----------------------------------------------------------------------------------
 
+    def _spawn(self, runtime: int) -> list[Effect]:
+        """Code of the agent begins a job, perhaps code that nobody knows of."""
+        self.jobs += 1
+        life = self.lives[runtime]
+        lease, effects = self.account.join(
+            life.agent, runtime, LeaseKind.JOB, f"job {self.jobs}", self.now
+        )
+        if lease is None:
+            raise truths.Violation("6: a job without a lease")
+        self.leases.append(lease)
+        self.works.append(Work(life.agent, LeaseKind.JOB, lease=lease, runtime=runtime))
+        life.held_until = -inf
+        return effects
+
     def _loaded(self, runtime: int) -> list[Effect]:
         life = self.lives[runtime]
         life.stage = "resident"
@@ -198,6 +218,7 @@ class World:
     def _load_hangs(self, runtime: int) -> list[Effect]:
         life = self.lives[runtime]
         life.stage = "zombie"
+        self._cut_works(runtime)
         return self.account.load_failed(
             life.agent, runtime, StartFailed("no"), self.now, ended=False
         )
@@ -255,7 +276,13 @@ class World:
         self.lives[runtime].stage = "zombie"
         return self.account.overrun(self.lives[runtime].agent, runtime, self.now)
 
+    def _cut_works(self, runtime: int) -> None:
+        for work in self.works:
+            if work.runtime == runtime:
+                work.runtime, work.settled = None, True
+
     def _end(self, runtime: int) -> Life:
+        self._cut_works(runtime)
         life = self.lives.pop(runtime)
         self.dead_lives.append((life.agent, runtime))
         return life
@@ -263,9 +290,6 @@ class World:
     def _vanish(self, runtime: int) -> list[Effect]:
         """A defect of the host: a life has ended, and nobody told the account."""
         life = self._end(runtime)
-        for work in self.works:
-            if work.runtime == runtime:
-                work.runtime, work.settled = None, True
         defects, effects = self.account.reconcile(self.lives.keys(), self.now)
         if defects != [f"{life.agent}: its slot had no runtime {runtime}"]:
             raise truths.Violation(f"3: reconciliation found {defects}")
@@ -365,6 +389,8 @@ class World:
 
 
 def _lease_of(work: Work) -> Lease:
+    if work.lease is not None:
+        return work.lease
     assert work.ticket is not None
     assert work.ticket.lease is not None
     return work.ticket.lease

@@ -89,11 +89,15 @@ class Boundary:
         """A handler for one request and one reply."""
 
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            async with _Call(self, method, context, self.default_deadline) as call:
-                request = self._parsed(request_type, raw)
-                reply = await serve(request, call.info)
-                return self._serialised(reply)
-            raise AssertionError("a failed call was not aborted")
+            call = _Call(self, method, context, self.default_deadline)
+            try:
+                reply = await serve(self._parsed(request_type, raw), call.info)
+                raw = self._serialised(reply)
+            except BaseException as fault:
+                await call.failed(fault)
+                raise
+            call.done()
+            return raw
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -106,8 +110,13 @@ class Boundary:
         """A handler for one request and many replies. `serve` writes; it must have one writer."""
 
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            async with _Call(self, method, context) as call:
+            call = _Call(self, method, context)
+            try:
                 await serve(self._parsed(request_type, raw), call.info, self._writer(context))
+            except BaseException as fault:
+                await call.failed(fault)
+                raise
+            call.done()
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
@@ -126,15 +135,19 @@ class Boundary:
         """
 
         async def handle(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            async with _Call(self, method, context) as call:
+            async def read() -> Request | None:
+                raw = await context.read()
+                if raw is grpc.aio.EOF:
+                    return None
+                return self._parsed(request_type, raw)
 
-                async def read() -> Request | None:
-                    raw = await context.read()
-                    if raw is grpc.aio.EOF:
-                        return None
-                    return self._parsed(request_type, raw)
-
+            call = _Call(self, method, context)
+            try:
                 await serve(read, self._writer(context), call.info)
+            except BaseException as fault:
+                await call.failed(fault)
+                raise
+            call.done()
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
@@ -224,17 +237,18 @@ class _Call:
         self._boundary = boundary
         self._context = context
         self.info = _copied(method, context, default_deadline)
+        boundary.begun += 1
+        boundary.running.add(self)
 
-    async def __aenter__(self) -> _Call:
-        self._boundary.begun += 1
-        self._boundary.running.add(self)
-        return self
-
-    async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+    def done(self) -> None:
+        """It has ended well."""
         self._boundary.ended(self)
-        if fault is None:
-            self._boundary.count(self.info.method, "OK")
-            return
+        self._boundary.count(self.info.method, "OK")
+
+    async def failed(self, fault: BaseException) -> None:
+        """Give the call its status, by raising what gRPC wants; or return, and `fault` is raised
+        as it is: nobody is there to be told."""
+        self._boundary.ended(self)
         if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
             self._boundary.count(self.info.method, "CANCELLED")
             return  # the client left, or its deadline passed: nobody is there to be told
@@ -278,14 +292,7 @@ def _copied(
     left = default if left is None else left
     deadline = None if left is None else asyncio.get_running_loop().time() + left
     request_id = metadata.get(REQUEST_ID_KEY, "")[:MAX_METADATA_VALUE] or _request_id()
-    call = Call(
-        principal=PRINCIPAL,
-        tenant=TENANT,
-        request_id=request_id,
-        deadline=deadline,
-        metadata=metadata,
-    )
-    return CallInfo(method, call)
+    return CallInfo(method, Call(PRINCIPAL, TENANT, request_id, deadline, metadata))
 
 
 def _request_id() -> str:

@@ -36,9 +36,10 @@ _NANOS = 1_000_000_000
 
 def agent_key(ref: common_pb.AgentRef, tenant: str, field: str = "agent") -> AgentKey:
     """Whom a reference means. The type may be empty. Raises InvalidRequest."""
-    if ref.type:
-        check_type(ref.type, f"{field}.type")
-    return AgentKey(tenant, ref.type, check_id(ref.id, f"{field}.id"))
+    type = ref.type
+    if type:
+        check_type(type, f"{field}.type")
+    return AgentKey(tenant, type, check_id(ref.id, f"{field}.id"))
 
 
 def agent_ref(key: AgentKey) -> common_pb.AgentRef:
@@ -98,8 +99,8 @@ def _read(value: Value, field: str, levels: int) -> JsonValue:
         return value.bool_value
     if kind == "struct_value":
         _descend(field, levels)
-        items = value.struct_value.fields.items()
-        return {name: _read(item, field, levels - 1) for name, item in items}
+        fields = value.struct_value.fields  # its `items` would be read by way of Python
+        return {name: _read(fields[name], field, levels - 1) for name in fields}
     if kind == "list_value":
         _descend(field, levels)
         return [_read(item, field, levels - 1) for item in value.list_value.values]
