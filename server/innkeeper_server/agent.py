@@ -20,7 +20,16 @@ from innkeeper_server.content import Content, jsonable
 from innkeeper_server.events import Body, Custom, Event, Outbox, Text
 from innkeeper_server.identity import AgentKey
 
-__all__ = ["ACTION_MARK", "Agent", "AgentHandle", "HostPort", "Turn", "action", "current_turn"]
+__all__ = [
+    "ACTION_MARK",
+    "Agent",
+    "AgentHandle",
+    "HostPort",
+    "Turn",
+    "action",
+    "current_turn",
+    "starting",
+]
 
 State = TypeVar("State", default=dict[str, Any])
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -144,6 +153,8 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 # Set by the host in the task that runs the turn, so a task that an agent leaves behind keeps its
 # own old turn and never sees a later one.
 current_turn: ContextVar[Turn] = ContextVar("innkeeper_turn")
+# The agent whose on_start this is, and no job of it.
+starting: ContextVar[AgentKey | None] = ContextVar("innkeeper_starting", default=None)
 
 
 class AgentHandle(Protocol):

@@ -84,7 +84,7 @@ class CallGraph:
         return []
 
     def _deadlocked(self, slots: Mapping[AgentKey, Slot], capacity: int) -> bool:
-        """Every slot is held by a resident whose turn waits for a nested call.
+        """Every slot is held by an agent whose turn, or whose start, waits for a nested call.
 
         Then nobody can go on: each callee either needs a slot, or is such a resident itself.
         Whatever moves by itself (a load, an eviction, a turn that waits for nobody, an idle
@@ -93,7 +93,8 @@ class CallGraph:
         if len(slots) < capacity or len(self._calls) < len(slots):
             return False
         return all(
-            slot.phase is Phase.RESIDENT and agent in self._calls for agent, slot in slots.items()
+            slot.phase in (Phase.RESIDENT, Phase.LOADING) and agent in self._calls
+            for agent, slot in slots.items()
         )
 
     def _deadlock(

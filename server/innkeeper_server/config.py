@@ -103,6 +103,7 @@ class Settings(BaseSettings):
     reader_timeout: Seconds = _DEFAULTS.reader_timeout
     max_state_bytes: StateBytes = _DEFAULTS.max_state_bytes
     max_message_bytes: MessageBytes = 4 << 20
+    lame_duck: Patience = 0.0  # how long a stop goes on refusing, for load balancers to notice
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"  # auto: text on a terminal, else JSON

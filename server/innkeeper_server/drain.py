@@ -1,11 +1,13 @@
 """Emptying a host: refuse first, then finish, then report.
 
-Owns the course of a drain. New work is refused from its first moment; accepted work may finish
-until the deadline; what still runs then is cut, and said to be.
+Owns the course of a drain, which is the host's: those who follow it can leave, and a slow one
+holds nothing up. New work is refused from its first moment; accepted work may finish until the
+deadline; whoever is still there then is cut, and said to be.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -14,6 +16,8 @@ from innkeeper_server.limits import Limits
 from innkeeper_server.operators import Operators, ResidentView
 from innkeeper_server.slots import Phase
 from innkeeper_server.visits import tell_connections
+
+log = logging.getLogger("innkeeper.host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,17 @@ class DrainReport:
 DrainStep = DrainPlan | DrainProgress | DrainReport
 
 
+@dataclass(slots=True)
+class _Course:
+    """One drain, from its beginning to its report. Times are on the host's clock."""
+
+    begun: float
+    deadline: float
+    evicted_before: int
+    cut: int = 0
+    report: DrainReport | None = None
+
+
 class Drain:
     """See the module. `listeners` are told, in the same block, when draining begins and ends."""
 
@@ -57,6 +72,7 @@ class Drain:
         self._operators = operators
         self._limits = limits
         self.listeners: list[Callable[[bool], None]] = []
+        self._course: _Course | None = None  # the one under way
 
     def plan(self) -> DrainPlan:
         """What a drain would meet now."""
@@ -70,33 +86,54 @@ class Drain:
         )
 
     async def run(self, patience: float | None = None) -> AsyncIterator[DrainStep]:
-        """Drain the host, telling the plan, progress and the report. Whoever iterates may leave:
-        the host stays closed for new work, and idle agents go on leaving."""
-        driver, account = self._driver, self._driver.account
-        begun = driver.now()
-        deadline = begun + (self._limits.drain_timeout if patience is None else patience)
-        evicted_before = account.evicted_total
+        """Drain the host, telling the plan, progress and the report; `patience` in seconds. Whoever
+        iterates may leave. One who comes while a drain is under way follows that one, and can
+        only shorten it."""
+        driver = self._driver
+        wait = self._limits.drain_timeout if patience is None else patience
         yield self.plan()
+        course = self._begun(driver.now() + wait)
+        while course.report is None:
+            yield self._progress(course.deadline)
+            if course.report is None:
+                await driver.changed.wait()
+        yield course.report
+
+    def _begun(self, deadline: float) -> _Course:
+        driver, course = self._driver, self._course
+        if course is not None:
+            if deadline < course.deadline:
+                course.deadline = deadline
+                driver.changed.notify()
+            return course
+        course = _Course(driver.now(), deadline, driver.account.evicted_total)
+        self._course = course
         self.begin()
-        while account.draining and account.slots and driver.now() < deadline:
-            yield self._progress(deadline)
-            if account.slots:
-                await driver.changed.wait(deadline - driver.now())
-        cut = self._cut() if account.draining else 0  # undrained meanwhile: nothing is cut
-        # Each step of a deactivation is bounded by the stop timeout, and there are four.
-        last = driver.now() + 4 * self._limits.stop_timeout
-        while account.draining and self._stopping() and driver.now() < last:
-            await driver.changed.wait(last - driver.now())
-            cut += (
-                self._cut() if account.draining else 0
-            )  # who was starting, or was called by one of the others
-        yield DrainReport(
-            evicted=account.evicted_total - evicted_before,
-            cut=cut,
-            zombies=account.count[Phase.ZOMBIE],
-            clean=cut == 0 and not account.slots,
-            took=driver.now() - begun,
-        )
+        driver.own(self._take(course), "drain")
+        return course
+
+    async def _take(self, course: _Course) -> None:
+        """The course itself. An undrain ends it at once, and nothing is cut."""
+        driver, account = self._driver, self._driver.account
+        try:
+            while account.draining and account.slots and driver.now() < course.deadline:
+                await driver.changed.wait(course.deadline - driver.now())
+            # Each step of a deactivation is bounded by the stop timeout, and there are four.
+            last = driver.now() + 4 * self._limits.stop_timeout
+            while account.draining and self._stopping() and driver.now() < last:
+                course.cut += self._cut()  # also who was starting, or was called by another
+                if self._stopping():
+                    await driver.changed.wait(last - driver.now())
+        finally:
+            self._course = None
+            course.report = DrainReport(
+                evicted=account.evicted_total - course.evicted_before,
+                cut=course.cut,
+                zombies=account.count[Phase.ZOMBIE],
+                clean=course.cut == 0 and not account.slots,
+                took=driver.now() - course.begun,
+            )
+            driver.changed.notify()
 
     def begin(self) -> None:
         """Close the gate. Everything that was accepted goes on."""
@@ -119,15 +156,18 @@ class Drain:
         return was_draining
 
     def _cut(self) -> int:
-        """Evict by force whoever is still owned; return how many that were."""
-        owned = [
+        """Evict by force whoever is still here: owned, or kept because its state could not be
+        saved. Return how many that were."""
+        account = self._driver.account
+        left = [
             slot
-            for slot in self._driver.account.slots.values()
-            if slot.phase is Phase.RESIDENT and slot.leases
+            for slot in account.slots.values()
+            if slot.phase is Phase.RESIDENT and (slot.leases or slot.runtime_id in account.held)
         ]
-        for slot in owned:
+        for slot in left:
+            log.warning("%s is cut: its time is over, and it is owned or unsaved", slot.agent)
             self._driver.end(self._driver.runtimes[slot.runtime_id])
-        return len(owned)
+        return len(left)
 
     def _stopping(self) -> bool:
         count = self._driver.account.count

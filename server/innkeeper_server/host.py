@@ -93,9 +93,11 @@ class Host:
 
         Bounded by the stop timeout. For a gentle end, `drain` first.
         """
+        self.drains.begin()
         clean = True
-        async for step in self.drains.run(0.0):
-            clean = getattr(step, "clean", clean)
+        if self.account.slots:
+            async for step in self.drains.run(0.0):
+                clean = getattr(step, "clean", clean)
         clean = await self.driver.finish_tasks(self.limits.stop_timeout) and clean
         self.driver.close()
         await self.store.close()

@@ -15,14 +15,15 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from innkeeper_server.agent import starting
 from innkeeper_server.driver import Driver
 from innkeeper_server.errors import (
     AgentDeleted,
     Evicted,
     InnkeeperError,
-    StaleEpoch,
     StartFailed,
     StartTimeout,
+    StoreUnavailable,
 )
 from innkeeper_server.faults import handler_failed, host_failed
 from innkeeper_server.identity import AgentKey
@@ -87,11 +88,13 @@ class Lives:
             )
             task.cancel()
             await self._within(self._limits.stop_timeout, task)
+        self._turns.start_ended(runtime)
         if error is None and runtime.doom is None:
             self._loaded(runtime)
             return
         tasks = [task]
-        if error is None:  # it was deleted while it started; whoever was started is stopped
+        # Whoever has started is stopped: one that was deleted meanwhile, or was too late.
+        if task.done() and not task.cancelled() and task.result() is None:
             tasks += await self._stop_in_time(runtime, ClaimReason.OPERATOR)
         error = error or runtime.doom
         assert error is not None
@@ -99,6 +102,7 @@ class Lives:
 
     async def _start(self, runtime: Runtime) -> InnkeeperError | None:
         """Hydrate, construct and start; return what went wrong instead of raising it."""
+        starting.set(runtime.key)
         try:
             stored = await self._store.hydrate(runtime.key)
             runtime.epoch, runtime.version = stored.epoch, stored.version
@@ -160,9 +164,9 @@ class Lives:
         if not fenced:
             self._end_if_doomed(runtime)
             return
-        self._hand_over(runtime, moved_on)
-        tell_connections(runtime, f"{runtime.key} is being evicted: {claim.reason.value}")
         try:
+            self._hand_over(runtime, moved_on)
+            tell_connections(runtime, f"{runtime.key} is being evicted: {claim.reason.value}")
             await self._deactivate(runtime, claim)
         except Exception as fault:
             host_failed("an eviction", fault)
@@ -200,11 +204,13 @@ class Lives:
         try:
             await runtime.checkpoint(self._store, self._limits.max_state_bytes)
         except InnkeeperError as error:
-            if isinstance(error, AgentDeleted | StaleEpoch):
-                runtime.doom = runtime.doom or error
-            log.warning("the state of %s could not be saved: %s", runtime.key, error.reason)
-            return False
-        return True
+            log.error("the state of %s could not be saved: %s", runtime.key, error.reason)
+            if isinstance(error, StoreUnavailable):
+                return False  # it is tried again
+            # It never can be: what was done to it outside of turns is undone, as a turn's is that
+            # fails. To keep its agent for it would only put the loss off.
+            self._turns.undo(runtime, error)
+        return runtime.doom is None
 
     async def _deactivate(self, runtime: Runtime, claim: Claim) -> None:
         """Everything after the fence. Returns when nothing of this life runs any more."""
@@ -230,6 +236,7 @@ class Lives:
         """Run `on_stop`, and cancel it when its time is over; return its task, perhaps not done."""
         hook = self._child(self._stop_hook(runtime, reason), f"stop {runtime.id}")
         if not await self._within(self._limits.stop_timeout, hook):
+            log.error("on_stop of %s took too long and was cancelled", runtime.key)
             hook.cancel()
         return [hook]
 

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from innkeeper_server.agent import Turn, current_turn
+from innkeeper_server.agent import Turn, current_turn, starting
 from innkeeper_server.content import Content
-from innkeeper_server.errors import DeadlineExceeded
+from innkeeper_server.errors import DeadlineExceeded, Draining
 from innkeeper_server.events import Custom, Event, Text
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.mailbox import Call, Envelope
@@ -85,18 +85,24 @@ class NestedAgent:
             self._host.caller_left(envelope)
 
     def _call(self, timeout: float | None) -> Call:
-        """The caller as the callee will know it. Outside of a turn (in a job, or in a task that
-        outlived its turn) there is no chain: nobody's turn waits."""
-        turn = current_turn.get(None)
-        running = self._runtime.mailbox.active
+        """The caller as the callee will know it. In `on_start` its chain is the agent itself, which
+        can take no call before that has ended. Outside of a turn (in a job, or in a task that
+        outlived its turn) there is no chain: nobody's turn waits. Raises Draining."""
+        runtime, turn = self._runtime, current_turn.get(None)
+        if runtime.mailbox.closed and self._host.draining:
+            # Its own end would be put off by what it begins now, and by what that begins.
+            raise Draining(f"{runtime.key} is being stopped and can call nobody")
+        running = runtime.mailbox.active
         own = running is not None and turn is not None and running.turn is turn
         deadline = None if timeout is None else self._host.now() + timeout
         if not own or turn is None:
+            starts = starting.get() == runtime.key and not runtime.loaded
             return Call(
-                principal=f"agent:{self._runtime.key}",
+                principal=f"agent:{runtime.key}",
                 tenant=self._key.tenant,
-                request_id=self._runtime.id,
+                request_id=runtime.id,
                 deadline=deadline,
+                chain=(runtime.key,) if starts else (),
             )
         return Call(
             principal=turn.principal,

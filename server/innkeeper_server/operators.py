@@ -5,7 +5,8 @@ Owns the operators' verbs as the host offers them. Looking never touches anybody
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ from innkeeper_server.identity import AgentKey
 from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Call
 from innkeeper_server.runtime import Runtime
-from innkeeper_server.slots import LeaseKind, Phase, Slot, Transition
+from innkeeper_server.slots import Lease, LeaseKind, Phase, Slot, Transition
 from innkeeper_server.visits import Visit, tell_connections
 
 EvictMode = Literal["if_idle", "graceful", "force"]
@@ -49,6 +50,7 @@ class Operators:
     def __init__(self, driver: Driver, limits: Limits) -> None:
         self._driver = driver
         self._limits = limits
+        self._graceful: Counter[int] = Counter()  # evictions that wait for owners, by runtime
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ class Operators:
         wait = self._limits.stop_timeout if patience is None else patience
         deadline = driver.now() + wait
         pressed = False
+        self._graceful[runtime.number] += mode == "graceful"
         try:
             while (slot := account.slots.get(agent)) and slot.runtime_id == runtime.number:
                 if slot.phase is Phase.ZOMBIE:
@@ -140,8 +143,11 @@ class Operators:
                     pressed = True
                     self._press(runtime, slot, mode)
         finally:
-            if mode == "graceful":
-                driver.carry_out(account.stay(agent, runtime.number, driver.now()))
+            self._graceful[runtime.number] -= mode == "graceful"
+            if not self._graceful[runtime.number]:
+                del self._graceful[runtime.number]
+                if mode == "graceful":  # it was the last one
+                    driver.carry_out(account.stay(agent, runtime.number, driver.now()))
         return Eviction(runtime.id, stopped=True)
 
     def _press(self, runtime: Runtime, slot: Slot, mode: EvictMode) -> None:
@@ -172,22 +178,26 @@ class Operators:
     # -- pinning, resizing, repairing -----------------------------------------------------------
 
     async def pin(self, agent: AgentKey, ttl: float, owner: str, call: Call) -> str:
-        """Keep an agent resident for `ttl` seconds; return the runtime's id."""
+        """Keep an agent resident for `ttl` seconds from now; return the runtime's id. A pin takes
+        the place of its owner's earlier ones."""
         visit = Visit(self._driver, LeaseKind.PIN, owner)
         visit.ask(agent, call.deadline, ttl)
         try:
-            return await visit.ready()
+            runtime_id = await visit.ready()
         except BaseException:
             visit.close()
             raise
+        self._take_back(agent, lambda lease: lease.owner == owner and lease is not visit.lease)
+        return runtime_id
 
     def unpin(self, agent: AgentKey, owner: str = "") -> int:
         """Take pins back: those of `owner`, or all; return how many."""
+        return self._take_back(agent, lambda lease: owner in ("", lease.owner))
+
+    def _take_back(self, agent: AgentKey, meant: Callable[[Lease], bool]) -> int:
         slot = self._driver.account.slots.get(agent)
         leases = slot.leases or () if slot is not None else ()
-        pins = [
-            lease for lease in leases if lease.kind is LeaseKind.PIN and owner in ("", lease.owner)
-        ]
+        pins = [lease for lease in leases if lease.kind is LeaseKind.PIN and meant(lease)]
         for lease in pins:
             self._driver.release(lease)
         return len(pins)

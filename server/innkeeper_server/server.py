@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 
@@ -161,7 +161,9 @@ class Server:
         self.ending.begun = True
         self._say()
         self.pulse.stop()
+        gone = self.host.now() + self.settings.lame_duck
         clean = await self._drain(patience)
+        await self._limp(gone - self.host.now())
         self.ending.end()
         if not self.hurry.is_set():
             await self.boundary.quiet(QUIET, LAST_WORDS)
@@ -172,6 +174,14 @@ class Server:
         if self._scrape is not None:
             await self._scrape.close()
         return await self._close_host() and clean
+
+    async def _limp(self, seconds: float) -> None:
+        """Go on refusing, by name and with a time to retry after. Once the port is closed, callers
+        get only what gRPC says: UNAVAILABLE, or CANCELLED for what it had not handed over."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.hurry.wait()
 
     async def _drain(self, patience: float | None) -> bool:
         """Drain until the deadline, or until somebody is in a hurry; True if nothing was cut."""

@@ -133,6 +133,10 @@ class Turns:
         if envelope.outbox is not None:
             envelope.outbox.put(_terminal(envelope, output, error))
 
+    def start_ended(self, runtime: Runtime) -> None:
+        """Nobody waits for the calls that an `on_start` left behind."""
+        self._calls.turn_ended(runtime.key)
+
     def _end_call(self, envelope: Envelope) -> None:
         if envelope.call.chain:
             self._calls.end(envelope.call.chain[-1], envelope.id)
@@ -270,11 +274,11 @@ class Turns:
             if state is not None:
                 await runtime.write(self._store, state)
         except InnkeeperError as error:
-            self._undo(runtime, error)
+            self.undo(runtime, error)
             raise
         return output
 
-    def _undo(self, runtime: Runtime, error: InnkeeperError) -> None:
+    def undo(self, runtime: Runtime, error: InnkeeperError) -> None:
         """Back to the last committed state; where that cannot be, this life is over."""
         if isinstance(error, StaleEpoch | AgentDeleted) and not error.metadata.get("through"):
             runtime.doom = error

@@ -6,9 +6,11 @@ Owns how each of them waits for residency and lets go again.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from innkeeper_server.agent import starting
 from innkeeper_server.driver import Driver
 from innkeeper_server.errors import Draining, InnkeeperError
 from innkeeper_server.faults import handler_failed
@@ -129,7 +131,11 @@ def spawn_job(
         runtime.key, runtime.number, LeaseKind.JOB, label, driver.now()
     )
     assert lease is not None, f"{runtime} can spawn jobs and has no slot"
-    task = asyncio.get_running_loop().create_task(_contained(runtime, label, job), name=label)
+    context = contextvars.copy_context()
+    context.run(starting.set, None)
+    task = asyncio.get_running_loop().create_task(
+        _contained(runtime, label, job), name=label, context=context
+    )
     if runtime.jobs is None:
         runtime.jobs = {}
     runtime.jobs[task] = lease

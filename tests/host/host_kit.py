@@ -52,6 +52,10 @@ class World:
         self.stubborn: set[str] = set()  # guests, or texts, whose code is deaf to cancellation
         self.once: set[str] = set()  # texts whose code is deaf to its first cancellation
         self.raising: set[str] = set()  # guests whose on_stop raises
+        self.parting: dict[str, str] = {}  # guests whose on_stop calls another
+        self.greeting: dict[str, list[str]] = {}  # guests whose on_start asks others, in a row
+        self.sending: dict[str, str] = {}  # guests whose on_start has a job call themselves
+        self.refusals: list[InnkeeperError] = []  # what these calls were refused with
         self.industrious: set[str] = set()  # guests whose on_start spawns a job
         self.unwilling: list[str] = []  # guests whose on_start raises, once for each entry
         self.store = GatedStore(self.gates)
@@ -116,12 +120,16 @@ class Guest(Agent[Log]):
     async def on_start(self) -> None:
         self.world.alive[self.id] += 1
         try:
-            await self.world.gates["on_start"].pass_through()
+            await self._pass("on_start")
             if self.id in self.world.unwilling:
                 self.world.unwilling.remove(self.id)
                 raise RuntimeError("not today")
             if self.id in self.world.industrious:
                 self.spawn(self._job(f"job of {self.id}"))
+            if way := self.world.greeting.get(self.id):
+                await self._call(way)
+            if text := self.world.sending.get(self.id):
+                self.spawn(self.host.agent("guest", self.id).invoke("work", text=text))
         except BaseException:
             self.world.alive[self.id] -= 1
             raise
@@ -135,26 +143,43 @@ class Guest(Agent[Log]):
                 await gate.pass_through()
             if self.id in self.world.raising:
                 raise RuntimeError("not today")
+            if other := self.world.parting.get(self.id):
+                await self._call([other])
         finally:
             self.world.alive[self.id] -= 1
 
-    async def _job(self, text: str) -> None:
-        await self.world.gates[text].pass_through()
+    async def _call(self, way: list[str]) -> None:
+        """Have the last of them work, each called by the one before."""
+        first = self.host.agent("guest", way[0])
+        try:
+            if len(way) == 1:
+                await first.invoke("work", text=f"farewell of {self.id}")
+            else:
+                await first.invoke("ask", ids=way[1:])
+        except InnkeeperError as error:
+            self.world.refusals.append(error)
+            raise
+
+    async def _job(self, text: str, gate: str = "") -> None:
+        await self.world.gates[gate or text].pass_through()
         self.state.done.append(text)
 
     async def _step(self, text: str) -> str:
         self.world.ran.append(text)
-        gate = self.world.gates[f"run {text}"]
         if text in self.world.stubborn:
-            await gate.pass_stubbornly()
-        elif text in self.world.once:
-            with suppress(asyncio.CancelledError):
-                await gate.pass_through()
-            await gate.pass_through()
+            await self.world.gates[f"run {text}"].pass_stubbornly()
         else:
-            await gate.pass_through()
+            await self._pass(f"run {text}", text)
         self.state.done.append(text)
         return text
+
+    async def _pass(self, gate: str, name: str = "") -> None:
+        """Go by a gate; where the world says so, deaf to the first cancellation."""
+        if (name or gate) in self.world.once:
+            with suppress(asyncio.CancelledError):
+                await self.world.gates[gate].pass_through()
+                return
+        await self.world.gates[gate].pass_through()
 
     @action
     async def work(self, text: str = "work") -> str:
@@ -164,7 +189,7 @@ class Guest(Agent[Log]):
     async def dirty(self, text: str) -> None:
         """Leaves state behind that is only saved at the checkpoint."""
 
-        self.spawn(self._job(text))
+        self.spawn(self._job(text, "job"))
 
     @action
     async def spawn_late(self, text: str) -> None:

@@ -121,7 +121,7 @@ def a_checkpoint_saves_a_turn_half_way(patch: pytest.MonkeyPatch) -> None:
 
 def a_failed_turn_leaves_its_state(patch: pytest.MonkeyPatch) -> None:
     """What a failed turn did to the state is committed by the next one."""
-    patch.setattr(Turns, "_undo", lambda self, runtime, error: None)
+    patch.setattr(Turns, "undo", lambda self, runtime, error: None)
 
 
 FAULTS = [

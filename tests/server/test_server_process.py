@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 from server_kit import FUSE, Desk, ref, refusal
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
@@ -180,6 +181,22 @@ async def test_a_stop_under_load_keeps_what_it_acknowledged_and_nothing_else(pla
         for id in set(ids):
             shown = await desk.catalog.GetAgent(catalog_pb.GetAgentRequest(agent=ref(id)))
             assert shown.agent.state.struct_value["count"] == kept[id]
+        running.process.terminate()
+        assert await running.ended() == 0
+
+
+async def test_a_lame_duck_refuses_by_name_until_its_time_is_over(place: Place) -> None:
+    """Everything has ended, and the port is still open; a second signal shortens it."""
+    async with place.run(lame_duck=10_000) as running, Desk(running.address) as desk:
+        await invoke(desk, "add")
+        running.process.terminate()
+        await running.logged("drained in")
+        health = await desk.health.Check(health_pb2.HealthCheckRequest())
+        assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        for _ in range(50):
+            seen = await refusal(invoke(desk, "add"))
+            assert seen[:2] == ("UNAVAILABLE", "DRAINING")
+        assert running.process.returncode is None
         running.process.terminate()
         assert await running.ended() == 0
 

@@ -92,6 +92,10 @@ def serve(
     drain_timeout: Annotated[
         float | None, _flag("How long accepted work may take at the end (default 30).", _SECONDS)
     ] = None,
+    lame_duck: Annotated[
+        float | None,
+        _flag("At the end, refuse calls for as long before the port closes (default 0).", _SECONDS),
+    ] = None,
     turn_timeout: Annotated[float | None, _flag("Longest turn (default 3600).", _SECONDS)] = None,
     reader_timeout: Annotated[
         float | None, _flag("Longest wait for the reader of a stream (default 5).", _SECONDS)

@@ -1,0 +1,227 @@
+"""How a host is emptied: the course is its own, it ends, and whoever is cut is said to be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from host_kit import World, ending, scene, settle
+
+from innkeeper_server.drain import DrainPlan, DrainReport
+from innkeeper_server.errors import (
+    AgentOwned,
+    CallCycle,
+    Draining,
+    InnkeeperError,
+    StoreUnavailable,
+)
+from innkeeper_server.mailbox import Call
+
+
+async def drained(world: World, patience: float) -> DrainReport:
+    steps = [step async for step in world.host.drain(patience)]
+    assert isinstance(steps[-1], DrainReport)
+    return steps[-1]
+
+
+async def spoil(world: World, id: str, value: Any) -> None:
+    """Leave something in an agent's state that no turn would commit, as a job can."""
+    await world.do(id, "fine").outcome()
+    runtime = world.host.driver.find(world.key(id))
+    assert runtime is not None
+    runtime.instance.state.done = value
+
+
+def test_a_drain_goes_on_though_nobody_follows_it() -> None:
+    """1. A drain is followed to its first step and no further.
+    2. Its deadline passes: whoever is still there is cut.
+    """
+
+    async def scenario(world: World) -> None:
+        gate = world.gates["run long"].shut()
+        work = world.do("a", "long")
+        await gate.reached()
+        steps = world.host.drain(20.0)
+        assert isinstance(await anext(steps), DrainPlan)
+        await anext(steps)
+        assert isinstance(await ending(work), InnkeeperError)
+        assert world.host.now() == 20.0
+        await settle()
+        assert world.resident() == []
+        await steps.aclose()  # type: ignore[attr-defined]
+
+    scene(scenario)
+
+
+def test_a_second_drain_follows_the_first_and_can_only_shorten_it() -> None:
+    async def scenario(world: World) -> None:
+        gate = world.gates["run long"].shut()
+        world.do("a", "long")
+        await gate.reached()
+        first = asyncio.ensure_future(drained(world, 500.0))
+        later = asyncio.ensure_future(drained(world, 900.0))
+        await asyncio.sleep(5.0)
+        third = await drained(world, 10.0)
+        assert (third.cut, third.clean, third.took) == (1, False, 15.0)
+        assert await first == await later == third
+
+    scene(scenario)
+
+
+@pytest.mark.parametrize("value", [object(), ["x" * 5_000_000]], ids=["no JSON", "too large"])
+def test_a_state_that_can_never_be_saved_keeps_nobody(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a job did is undone, as a failing turn's is; the log says so, without the state."""
+
+    async def scenario(world: World) -> None:
+        await spoil(world, "a", value)
+        assert (await world.host.operators.evict(world.key("a"))).stopped
+        assert await world.done("a") == ["fine"]
+        await spoil(world, "a", value)
+        report = await drained(world, 20.0)
+        assert (report.clean, report.took) == (True, 0.0)
+
+    scene(scenario)
+    told = [record.message for record in caplog.records if "could not be saved" in record.message]
+    assert len(told) == 2
+    assert "xxx" not in caplog.text
+
+
+def test_a_state_that_cannot_be_saved_now_is_cut_at_the_deadline() -> None:
+    """1. The store fails. a, whom nobody owns, is kept: its state is tried again and again.
+    2. The deadline of a drain passes: a is cut, and counted as cut.
+    """
+
+    async def scenario(world: World) -> None:
+        await spoil(world, "a", ["more"])
+        world.store.fail["commit"] = [StoreUnavailable("full")] * 100
+        report = await drained(world, 20.0)
+        assert (report.cut, report.clean, report.took) == (1, False, 20.0)
+        assert world.resident() == []
+        world.store.fail.clear()
+        assert await world.done("a") == ["fine"]
+
+    scene(scenario)
+
+
+def test_agents_that_call_each_other_as_they_stop_do_not_hold_up_a_drain() -> None:
+    """1. a and b stop, and each calls the other from on_stop.
+    2. Without a drain that brings the other back. In a drain it is refused.
+    """
+
+    async def scenario(world: World) -> None:
+        await world.do("a", "a1").outcome()
+        await world.do("b", "b1").outcome()
+        world.parting.update({"a": "b", "b": "a"})
+        report = await drained(world, 20.0)
+        assert (report.clean, report.took, report.evicted) == (True, 0.0, 2)
+        assert [type(error) for error in world.refusals] == [Draining, Draining]
+
+    scene(scenario, capacity=2)
+
+
+def test_an_agent_may_call_another_as_it_stops_while_the_host_goes_on() -> None:
+    async def scenario(world: World) -> None:
+        await world.do("a", "a1").outcome()
+        world.parting["a"] = "b"
+        await world.host.operators.evict(world.key("a"))
+        assert await world.done("b") == ["farewell of a"]
+        assert world.refusals == []
+        await world.at_rest()
+
+    scene(scenario, capacity=2)
+
+
+@pytest.mark.parametrize("way", [["a"], ["b", "a"]], ids=["itself", "by another"])
+def test_an_agent_that_needs_itself_to_start_is_told_so_at_once(way: list[str]) -> None:
+    async def scenario(world: World) -> None:
+        world.greeting["a"] = way
+        error = await ending(world.do("a"))
+        assert isinstance(error, CallCycle)
+        assert [type(refusal) for refusal in world.refusals] == [CallCycle]
+        assert world.host.now() == 0.0
+        world.greeting.clear()
+        await world.at_rest()
+
+    scene(scenario, capacity=2)
+
+
+def test_a_job_of_on_start_may_call_its_own_agent() -> None:
+    """It waits for the start like any other caller."""
+
+    async def scenario(world: World) -> None:
+        world.sending["a"] = "note to self"
+        assert await ending(world.do("a", "first")) == "first"
+        await settle()
+        assert await world.done("a") == ["first", "note to self"]
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_two_graceful_evictions_each_wait_for_as_long_as_they_were_told() -> None:
+    """1. a works. One operator waits 5 s for it to be free, another 100 s.
+    2. The first gives up. The second waits on; new work is still kept outside.
+    3. a is free: it goes, and the new work runs in the next life.
+    """
+
+    async def scenario(world: World) -> None:
+        gate = world.gates["run one"].shut()
+        one = world.do("a", "one")
+        await gate.reached()
+        evict, key = world.host.operators.evict, world.key("a")
+        first = asyncio.ensure_future(evict(key, mode="graceful", patience=5.0))
+        second = asyncio.ensure_future(evict(key, mode="graceful", patience=100.0))
+        await settle()
+        two = world.do("a", "two")
+        with pytest.raises(AgentOwned):
+            await first
+        assert world.host.now() == 5.0
+        with pytest.raises(AgentOwned, match="call"):
+            await evict(key)  # if idle: refused at once
+        assert world.host.now() == 5.0
+        await settle()
+        assert not second.done()
+        assert two.turn is None
+        gate.open()
+        assert (await second).stopped
+        assert (await ending(one), await ending(two)) == ("one", "two")
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_a_pin_takes_the_place_of_its_owners_earlier_one() -> None:
+    async def scenario(world: World) -> None:
+        pin, key = world.host.operators.pin, world.key("a")
+        for ttl in (100.0, 200.0, 50.0):
+            await pin(key, ttl, "me", Call())
+        await pin(key, 70.0, "you", Call())
+        leases = world.host.account.slots[key].leases or ()
+        assert [(lease.owner, lease.until) for lease in leases] == [("me", 50.0), ("you", 70.0)]
+        await asyncio.sleep(70.0)
+        assert world.host.account.slots[key].leases is None
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_a_start_that_is_cut_and_comes_to_its_end_all_the_same_is_stopped() -> None:
+    """1. a's on_start takes too long, is cancelled, and is deaf to it for a moment.
+    2. It ends well, too late: on_stop runs, and the slot is free.
+    """
+
+    async def scenario(world: World) -> None:
+        world.once.add("on_start")
+        gate = world.gates["on_start"].shut()
+        work = world.do("a")
+        await gate.reached()
+        await asyncio.sleep(world.limits.start_timeout)
+        gate.open()
+        assert isinstance(await ending(work), InnkeeperError)
+        assert world.gates["on_stop a"].passed == 1
+        await world.at_rest()
+
+    scene(scenario)
