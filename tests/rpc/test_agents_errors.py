@@ -287,10 +287,14 @@ async def test_a_reader_that_does_not_read_is_let_go(it: World) -> None:
 
 async def test_a_client_that_takes_nothing_is_let_go_in_time() -> None:
     """Its turn is stopped, since nobody reads it; and it learns why when it reads on."""
-    async with serving(reader_timeout=0.05) as it:
+    async with serving(reader_timeout=FUSE) as it:
         it.gate("at-end").shut()
-        call = it.stub.StreamChat(chat("pour at-end"))
-        await soon(call.read())
+        gate = it.gate("at-gate").shut()
+        call = it.stub.StreamChat(chat("one at-gate pour at-end"))
+        assert (await soon(call.read())).event.text_delta == "one"
+        await gate.reached()
+        it.boundary.reader_timeout = 0.05  # from now on nothing is read
+        gate.open()
         await it.no_calls()
         seen = await refusal(everything(call))
         assert (seen.code, seen.reason) == ("RESOURCE_EXHAUSTED", "SLOW_READER")

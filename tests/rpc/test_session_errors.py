@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from rpc_kit import (
     CLOSE,
+    FUSE,
     MAX_MESSAGE,
     Talk,
     World,
@@ -244,9 +245,10 @@ async def test_an_answer_beyond_the_limit_fails_its_call_alone(it: World) -> Non
 
 async def test_a_client_that_does_not_read_is_let_go() -> None:
     """Its calls are dropped as by a detach, and it learns why when it reads on."""
-    async with serving(reader_timeout=0.05) as it:
+    async with serving(reader_timeout=FUSE) as it:
         talk = Talk(it)
         await talk.open()
+        it.boundary.reader_timeout = 0.05  # from now on nothing is read
         big = agent_pb.InvokeRequest(action="big", input=arguments(size=1_000_000))
         await talk.send(*(frame(f"{n}", invoke=big) for n in range(60)))
         await it.no_calls()
