@@ -10,7 +10,7 @@ from .client import Client
 from .conversation import Session
 from .errors import InnkeeperError
 from .events import Cancelled, Completed, Custom, Event, Failed, Gap, GoingAway, Push, Text
-from .records import AgentRef
+from .records import AgentRef, Receipt
 from .reply import Reply
 from .values import Blob
 
@@ -27,6 +27,7 @@ __all__ = [
     "GoingAway",
     "InnkeeperError",
     "Push",
+    "Receipt",
     "RemoteAgent",
     "Reply",
     "Retry",

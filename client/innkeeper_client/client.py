@@ -18,6 +18,7 @@ from typing import Any, Self
 import grpc
 from grpc import aio
 
+from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import agent_service_pb2_grpc as agent_rpc
 from innkeeper.v1 import catalog_service_pb2_grpc as catalog_rpc
 from innkeeper.v1 import residency_service_pb2_grpc as residency_rpc
@@ -27,7 +28,7 @@ from .calls import Caller, Retry
 from .catalog import Catalog
 from .conversation import Session
 from .health import Health
-from .records import AgentRef
+from .records import AgentRef, Receipt, record
 from .residency import ResidencyDesk
 
 DEFAULT_TARGET = "127.0.0.1:7420"
@@ -93,6 +94,17 @@ class Client:
     ) -> RemoteAgent:
         """An agent by type and id; `metadata` goes with every call to it. Calls nobody."""
         return RemoteAgent(self._caller, self._stub, AgentRef(type, id), metadata or {})
+
+    async def receipt(
+        self, receipt_id: str, *, wait: bool = False, timeout: float | None = None
+    ) -> Receipt:
+        """How an accepted follow-up stands; with `wait`, once it has ended, or as it stands when
+        most of `timeout` seconds are over. Raises ReceiptNotFound."""
+        request = agent_pb.GetReceiptRequest(receipt_id=receipt_id, wait=wait)
+        response = await self._caller.unary(
+            self._stub.GetReceipt, request, timeout=timeout, harmless=True
+        )
+        return record(response.receipt, Receipt)
 
     def session(
         self, *, metadata: Mapping[str, str] | None = None, max_in_flight: int = 256

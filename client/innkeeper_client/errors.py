@@ -11,6 +11,7 @@ what only a caller can see.
      ├─ StoreUnavailable, Evicted, StaleEpoch     nothing of the turn was kept
      ├─ SlowReader, TooLarge, VersionMismatch, DeadlineExceeded, WorkCancelled
      ├─ CallCycle, CapacityDeadlock, StaleRuntime, AgentOwned, NotResident, SessionProtocol
+     ├─ ReceiptNotFound, DeadLettered
      ├─ AgentError            the agent ended its turn so, on purpose
      ├─ HandlerFailed, Internal
      ├─ Unreachable*          no connection came about; nothing was sent
@@ -254,6 +255,18 @@ class NotResident(InnkeeperError):
     """The agent has no runtime now."""
 
     reason = "NOT_RESIDENT"
+
+
+class ReceiptNotFound(InnkeeperError):
+    """There is no such receipt, or the host keeps it no longer."""
+
+    reason = "RECEIPT_NOT_FOUND"
+
+
+class DeadLettered(InnkeeperError):
+    """A follow-up failed too often and was put aside."""
+
+    reason = "DEAD_LETTERED"
 
 
 class SessionProtocol(InnkeeperError):

@@ -101,6 +101,9 @@ class Settings(BaseSettings):
     drain_timeout: Patience = _DEFAULTS.drain_timeout
     turn_timeout: Seconds = _DEFAULTS.turn_timeout
     reader_timeout: Seconds = _DEFAULTS.reader_timeout
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = _DEFAULTS.max_attempts
+    backlog: Count = _DEFAULTS.backlog
+    receipt_retention: Seconds = _DEFAULTS.receipt_retention
     max_state_bytes: StateBytes = _DEFAULTS.max_state_bytes
     max_message_bytes: MessageBytes = 4 << 20
     lame_duck: Patience = 0.0  # how long a stop goes on refusing, for load balancers to notice

@@ -9,6 +9,8 @@ and the seconds after which a retry makes sense.
      ├─ UnknownAgentType       NOT_FOUND            no such type here
      ├─ AgentNotFound          NOT_FOUND            no such agent for this caller
      ├─ AgentDeleted           NOT_FOUND            it was deleted; nothing revives it
+     ├─ ReceiptNotFound        NOT_FOUND            no such receipt, or kept no longer
+     ├─ DeadLettered           ABORTED              a follow-up failed too often
      ├─ NoHandler              UNIMPLEMENTED        no such action, or no chat
      ├─ CapacityExhausted      RESOURCE_EXHAUSTED   no slot in time
      ├─ TooManyWaiting         RESOURCE_EXHAUSTED   the line for slots is full
@@ -56,6 +58,7 @@ __all__ = [
     "CallCycle",
     "CapacityDeadlock",
     "CapacityExhausted",
+    "DeadLettered",
     "DeadlineExceeded",
     "Draining",
     "Evicted",
@@ -66,6 +69,7 @@ __all__ = [
     "MailboxFull",
     "NoHandler",
     "NotResident",
+    "ReceiptNotFound",
     "SessionProtocol",
     "SlowReader",
     "StaleEpoch",
@@ -144,6 +148,20 @@ class AgentDeleted(InnkeeperError):
 
     code = StatusCode.NOT_FOUND
     reason = "AGENT_DELETED"
+
+
+class ReceiptNotFound(InnkeeperError):
+    """There is no such receipt for this caller, or it is kept no longer."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "RECEIPT_NOT_FOUND"
+
+
+class DeadLettered(InnkeeperError):
+    """A follow-up failed too often and was put aside."""
+
+    code = StatusCode.ABORTED
+    reason = "DEAD_LETTERED"
 
 
 class NoHandler(InnkeeperError):

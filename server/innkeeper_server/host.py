@@ -13,22 +13,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from innkeeper_server import explain
 from innkeeper_server.calls import CallGraph
 from innkeeper_server.content import Content, JsonValue
 from innkeeper_server.drain import Drain, DrainStep
 from innkeeper_server.driver import Driver
-from innkeeper_server.errors import AgentDeleted, AgentNotFound, WorkCancelled
+from innkeeper_server.errors import AgentDeleted, AgentNotFound, Draining, WorkCancelled
 from innkeeper_server.events import Outbox
+from innkeeper_server.followups import Followups
 from innkeeper_server.identity import AgentKey, check_id
 from innkeeper_server.limits import Limits
 from innkeeper_server.lives import Lives
 from innkeeper_server.mailbox import BusyPolicy, Call, Envelope, OnDisconnect, Stage
 from innkeeper_server.nested import NestedAgent
 from innkeeper_server.operators import Operators
+from innkeeper_server.receipts import Receipt
 from innkeeper_server.registry import AgentType, Registry
 from innkeeper_server.residency import Account
 from innkeeper_server.runtime import Runtime
@@ -64,7 +68,14 @@ class Host:
     A key that is passed in must have been checked (`identity.check_id`); types are checked here.
     """
 
-    def __init__(self, registry: Registry, store: Store, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        store: Store,
+        limits: Limits | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.registry = registry
         self.store = store
         self.limits = limits or Limits()
@@ -82,11 +93,22 @@ class Host:
         self.lives = Lives(self.driver, self.turns, registry, store, self.limits, self)
         self.operators = Operators(self.driver, self.limits)
         self.drains = Drain(self.driver, self.operators, self.limits)
+        self.followups = Followups(self.driver, self.turns, registry, store, self.limits, clock)
+        self.drains.listeners.append(self._on_draining)
         self._numbers = itertools.count(1)
 
     async def start(self) -> None:
-        """Open the store."""
+        """Open the store, and take up the follow-ups that were accepted before."""
         await self.store.open()
+        self.followups.start()
+
+    async def receipt(self, id: str, tenant: str, *, deadline: float | None = None) -> Receipt:
+        """How a follow-up stands; see `Receipts.get`."""
+        return await self.followups.receipts.get(id, tenant, deadline=deadline)
+
+    def _on_draining(self, begins: bool) -> None:
+        if not begins:
+            self.followups.go_on()
 
     async def close(self) -> bool:
         """Take no more, cut what still runs, close the store; True if nothing had to be cut.
@@ -98,6 +120,7 @@ class Host:
         if self.account.slots:
             async for step in self.drains.run(0.0):
                 clean = getattr(step, "clean", clean)
+        self.followups.close()
         clean = await self.driver.finish_tasks(self.limits.stop_timeout) and clean
         self.driver.close()
         await self.store.close()
@@ -172,13 +195,12 @@ class Host:
     def followup(
         self, key: AgentKey, message: Content, call: Call, *, expires_at: float | None = None
     ) -> Envelope:
-        """A message for a later turn. Its acceptance is what the caller waits for."""
-        key, type = self._address(key)
-        work = type.bind_followup(message)
-        envelope = self._envelope(
-            key, work, call, "followup", LeaseKind.REQUEST, expires_at=expires_at
-        )
-        return self.submit(envelope)
+        """A message for a later turn. Its acceptance, by the store, is what the caller waits for.
+        `expires_at`, in seconds of Unix time: what has not begun by then never will."""
+        key, _ = self._address(key)
+        if self.draining and not call.chain:
+            raise Draining(explain.DRAINING)
+        return self.followups.accept(key, message, call, expires_at)
 
     def update_state(
         self, key: AgentKey, state: JsonValue, call: Call, *, expected_version: int | None = None
@@ -199,12 +221,12 @@ class Host:
         """The one way into a mailbox. Never waits: the envelope is accepted, stands in line, or
         has settled with its refusal. Raises CallCycle, CapacityDeadlock."""
         chain = envelope.call.chain
-        if chain and not self._is_taken_at_once(envelope):
+        if chain:
             self.calls.begin(
                 chain[-1],
                 envelope.id,
                 envelope.agent,
-                chain=() if envelope.kind == "followup" else chain,
+                chain=chain,
                 slots=self.account.slots,
                 capacity=self.account.capacity,
             )
@@ -220,7 +242,10 @@ class Host:
 
     def caller_left(self, envelope: Envelope) -> None:
         """Nobody waits for this envelope any more. What has not begun is skipped, unless it was
-        to go on alone; what runs goes on or is stopped, by its `on_disconnect`."""
+        to go on alone; what runs goes on or is stopped, by its `on_disconnect`. A follow-up needs
+        nobody, from the moment it was sent."""
+        if envelope.kind == "followup":
+            return
         if envelope.outbox is not None:
             envelope.outbox.detach()
         if envelope.stage is Stage.SETTLED:
@@ -351,10 +376,6 @@ class Host:
 
     def _outbox(self) -> Outbox:
         return Outbox(self.limits.reader_timeout)
-
-    def _is_taken_at_once(self, envelope: Envelope) -> bool:
-        """A follow-up to somebody in memory makes its sender wait for nothing."""
-        return envelope.kind == "followup" and envelope.agent in self.account.slots
 
     def _waiting(self, key: AgentKey) -> list[Envelope]:
         """Envelopes for an agent that wait for residency, oldest first."""

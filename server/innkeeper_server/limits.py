@@ -19,4 +19,7 @@ class Limits:
     drain_timeout: float = 30.0  # accepted work during a drain
     turn_timeout: float = 3600.0  # one turn
     reader_timeout: float = 5.0  # a producer's patience with a slow reader
+    max_attempts: int = 3  # turns of one follow-up before it is put aside
+    backlog: int = 1000  # follow-ups that are in memory at once; the others wait in the store
+    receipt_retention: float = 86_400.0  # how long a receipt is kept after its follow-up ended
     max_state_bytes: int = 4 << 20  # one agent's state as JSON

@@ -19,6 +19,7 @@ from innkeeper_server.agent import starting
 from innkeeper_server.driver import Driver
 from innkeeper_server.errors import (
     AgentDeleted,
+    Draining,
     Evicted,
     InnkeeperError,
     StartFailed,
@@ -187,6 +188,8 @@ class Lives:
             envelope.lease = None  # the fence ended it
             if isinstance(runtime.doom, AgentDeleted):
                 self._turns.settle(envelope, None, runtime.doom)
+            elif envelope.kept and self._driver.account.draining:  # the store keeps it
+                self._turns.settle(envelope, None, Draining("the host is draining"))
             else:
                 envelope.wait_again()
                 self._turns.submit(envelope, accepted=True)

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from innkeeper_server.content import Content
 from innkeeper_server.errors import AgentBusy, InnkeeperError, MailboxFull
@@ -26,6 +26,7 @@ from innkeeper_server.slots import Lease, LeaseKind, Ticket
 
 if TYPE_CHECKING:
     from innkeeper_server.agent import Turn
+    from innkeeper_server.store import Settled
     from innkeeper_server.work import Work
 
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
@@ -58,6 +59,19 @@ class Call(NamedTuple):
     chain: tuple[AgentKey, ...] = ()
 
 
+class Durable(Protocol):
+    """What the store knows of a piece of work that it has."""
+
+    async def begin(self) -> None:
+        """Count an attempt, before the handler runs. Raises what forbids it."""
+
+    def completed(self, output: Content) -> Settled:
+        """What is to be committed together with the effect."""
+
+    def ended(self, output: Content, error: InnkeeperError | None) -> None:
+        """Its envelope has settled, in this block."""
+
+
 class Envelope:
     """One piece of work on its way to one agent."""
 
@@ -66,10 +80,12 @@ class Envelope:
         "busy",
         "call",
         "committing",
+        "durable",
         "error",
         "expected_version",
         "expires_at",
         "id",
+        "kept",
         "kind",
         "lease",
         "lease_kind",
@@ -112,6 +128,8 @@ class Envelope:
         self.on_disconnect = on_disconnect
         self.expires_at = expires_at
         self.expected_version = expected_version
+        self.durable: Durable | None = None
+        self.kept = False  # the store has it: it is accepted, wherever it stands
         self.stage = Stage.WAITING
         self.order = 0  # among all that was submitted; it keeps it when it is handed over
         self.ticket: Ticket | None = None  # while WAITING
@@ -128,10 +146,11 @@ class Envelope:
         return f"<envelope {self.id} {self.kind} for {self.agent} {self.stage.value}>"
 
     async def accepted(self) -> None:
-        """Return once it is in a mailbox; raise the error it was refused with."""
-        while self.stage is Stage.WAITING:
+        """Return once the host has it: in a mailbox, or in the store. Raise the error it was
+        refused with."""
+        while self.stage is Stage.WAITING and not self.kept:
             await self.signal.wait()
-        if self.error is not None and not self.runtime_id:
+        if self.error is not None and not self.runtime_id and not self.kept:
             raise self.error
 
     async def outcome(self) -> Content:

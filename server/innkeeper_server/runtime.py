@@ -21,7 +21,7 @@ from innkeeper_server.slots import Lease
 if TYPE_CHECKING:
     from innkeeper_server.agent import AgentHandle
     from innkeeper_server.registry import AgentType
-    from innkeeper_server.store import Store
+    from innkeeper_server.store import Settled, Store
     from innkeeper_server.visits import Connection
 
 T = TypeVar("T")
@@ -124,11 +124,13 @@ class Runtime:
             )
         return state
 
-    async def write(self, store: Store, state: bytes) -> None:
-        """Commit a state. Cannot be cut half-way: a commit that was begun is seen to its end, so
-        what memory holds and what the store holds never part."""
+    async def write(
+        self, store: Store, state: bytes | None, settled: Settled | None = None
+    ) -> None:
+        """Commit a state, and with it how a follow-up ended. Cannot be cut half-way: a commit that
+        was begun is seen to its end, so what memory holds and what the store holds never part."""
         assert self.saving is None, "two commits at once"
-        self.saving = asyncio.get_running_loop().create_task(self._commit(store, state))
+        self.saving = asyncio.get_running_loop().create_task(self._commit(store, state, settled))
         await finished(self.saving)
 
     async def checkpoint(self, store: Store, max_bytes: int) -> None:
@@ -158,12 +160,13 @@ class Runtime:
         except Exception as fault:
             raise handler_failed(self.key, "its state, which is no JSON", fault) from None
 
-    async def _commit(self, store: Store, state: bytes) -> None:
+    async def _commit(self, store: Store, state: bytes | None, settled: Settled | None) -> None:
         try:
             self.version = await store.commit(
-                self.key, epoch=self.epoch, version=self.version, state=state
+                self.key, epoch=self.epoch, version=self.version, state=state, settled=settled
             )
-            self.committed = self.known = state
+            if state is not None:
+                self.committed = self.known = state
         finally:
             self.saving = None
 

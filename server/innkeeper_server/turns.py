@@ -32,7 +32,7 @@ from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Envelope, Stage
 from innkeeper_server.patience import Patience
 from innkeeper_server.runtime import Runtime
-from innkeeper_server.slots import Lease, LeaseKind
+from innkeeper_server.slots import Lease
 from innkeeper_server.store import Store
 
 log = logging.getLogger("innkeeper.host")
@@ -110,9 +110,6 @@ class Turns:
             self.settle(envelope, None, refusal)
             return
         envelope.runtime_id = runtime.id
-        if envelope.kind == "followup":
-            lease.kind = LeaseKind.ENVELOPE  # nobody holds it any more
-            self._end_call(envelope)  # its sender waited for acceptance only
         envelope.signal.notify()
         if runtime.mailbox.active is None:
             self.go_on(runtime)
@@ -132,6 +129,8 @@ class Turns:
             self._end_call(envelope)
         if envelope.outbox is not None:
             envelope.outbox.put(_terminal(envelope, output, error))
+        if envelope.durable is not None:
+            envelope.durable.ended(output, error)
 
     def start_ended(self, runtime: Runtime) -> None:
         """Nobody waits for the calls that an `on_start` left behind."""
@@ -267,11 +266,16 @@ class Turns:
                 f"{runtime.key} has version {runtime.version}, not {expected}",
                 metadata={"version": str(runtime.version)},
             )
+        durable = envelope.durable
         try:
+            if durable is not None:
+                await durable.begin()
             output = await self._handle(runtime, envelope)
             envelope.committing = True
             state = runtime.changed(self._limits.max_state_bytes)
-            if state is not None:
+            if durable is not None:
+                await runtime.write(self._store, state, durable.completed(output))
+            elif state is not None:
                 await runtime.write(self._store, state)
         except InnkeeperError as error:
             self.undo(runtime, error)

@@ -109,6 +109,12 @@ async def test_a_followup_prints_its_receipt_and_runs(house: House) -> None:
     ended = await house.run("followup", "echo/a", "later", "--expires-in", "60", "--json")
     assert ended.json["receipt"]["state"] == "accepted"
     assert (await house.run("followup", "echo/a", "-", input="later\n")).code == 0
+    id = ended.json["receipt"]["receipt_id"]
+    waited = await house.run("receipt", id, "--wait", "--json")
+    assert (waited.code, waited.json["receipt"]["state"]) == (0, "completed")
+    assert (await house.run("receipt", id)).out == f"{id}\tcompleted\nlater \n"
+    missing = await house.run("receipt", "nobody")
+    assert (missing.code, "RECEIPT_NOT_FOUND" in missing.err) == (3, True)
 
 
 async def test_the_catalog_and_the_account_are_listed(house: House) -> None:

@@ -104,7 +104,10 @@ async def test_a_session_holds_its_agent_and_answers_many_calls(inn: Inn) -> Non
         await asyncio.gather(*(session.invoke("add") for _ in range(50)), session.ping())
         inn.gate.set()
         assert await session.chat("here").text() == "here, and gone"
-        assert (await session.followup("later")).state == "accepted"
+        receipt = await session.followup("later")
+        assert receipt.state == "accepted"
+        ended = await inn.client.receipt(receipt.receipt_id, wait=True)
+        assert (ended.state, ended.attempt, ended.error) == ("completed", 1, None)
         assert await session.close()
     assert not (await inn.client.residency.explain("guest/a")).resident.busy  # type: ignore[union-attr]
 

@@ -38,3 +38,21 @@ class Counter(Agent[Count]):
 
     async def followup(self, message: str) -> None:
         self.state.count += 1
+
+
+class Seen(BaseModel):
+    bits: str = "0"  # in hexadecimal: whole numbers travel exactly up to 2**53 only
+    twice: bool = False
+
+
+class Bits(Agent[Seen]):
+    """Notes which bits came, and whether one came twice."""
+
+    async def followup(self, message: dict[str, int]) -> None:
+        seen, bit = int(self.state.bits, 16), 1 << message["bit"]
+        self.state.twice = self.state.twice or bool(seen & bit)
+        self.state.bits = f"{seen | bit:x}"
+
+    @action
+    async def get(self) -> tuple[str, bool]:
+        return self.state.bits, self.state.twice

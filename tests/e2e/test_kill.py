@@ -13,6 +13,9 @@ AGENTS = str(Path(__file__).with_name("agents.py"))
 COUNTERS = 20
 INCREMENTS = 1000
 KILLED_AFTER = 400  # acknowledged increments
+FOLLOWED = 10  # agents that get follow-ups
+KILLS = 3
+KILLED_EACH = 100  # acknowledged follow-ups
 
 
 async def test_counters_are_what_was_acknowledged_or_one_more_after_a_kill(
@@ -50,6 +53,48 @@ async def test_counters_are_what_was_acknowledged_or_one_more_after_a_kill(
             value = await client.agent("counter", f"c{number}").invoke("get")
             assert value in (acknowledged[number], acknowledged[number] + 1)
     assert second.stop() == 0  # type: ignore[attr-defined]
+
+
+async def test_every_follow_up_that_was_accepted_runs_once_through_kills(
+    serve: Callable[..., object], tmp_path: Path
+) -> None:
+    """Each adds a bit of its own to a counter, so that the sums tell which ran, and how often. The
+    host is killed while it takes and runs them, three times; one that was killed in its handler
+    runs again, and its effect is there once all the same."""
+    flags = ("--agents", AGENTS, "--store", f"sqlite:///{tmp_path}/state.db", "--max-attempts", "9")
+    receipts: dict[str, tuple[int, int]] = {}  # the counter and the bit
+    bits = [0] * FOLLOWED
+    doubtful = [0] * FOLLOWED  # bits whose acceptance the kill may have hidden
+    for _ in range(KILLS):
+        host = serve(*flags)
+        async with Client(host.address) as client:  # type: ignore[attr-defined]
+
+            async def leave(number: int, host: object = host, client: Client = client) -> None:
+                while True:
+                    bit = bits[number]
+                    bits[number] += 1
+                    try:
+                        left = await client.agent("bits", f"b{number}").followup({"bit": bit})
+                    except InnkeeperError:
+                        doubtful[number] |= 1 << bit
+                        return
+                    receipts[left.receipt_id] = (number, bit)
+                    if len(receipts) % KILLED_EACH == 0:
+                        host.kill()  # type: ignore[attr-defined]
+                        return
+
+            await asyncio.gather(*(leave(number) for number in range(FOLLOWED)))
+    assert len(receipts) >= KILLS * KILLED_EACH
+    host = serve(*flags)
+    async with Client(host.address) as client:  # type: ignore[attr-defined]
+        for id in receipts:
+            assert (await client.receipt(id, wait=True)).state == "completed"
+        for number in range(FOLLOWED):
+            accepted = sum(1 << bit for counter, bit in receipts.values() if counter == number)
+            ran, twice = await client.agent("bits", f"b{number}").invoke("get")
+            assert int(ran, 16) & ~doubtful[number] == accepted
+            assert not twice
+    assert host.stop() == 0  # type: ignore[attr-defined]
 
 
 async def test_a_stop_and_a_start_keep_every_state(

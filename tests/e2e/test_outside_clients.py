@@ -57,6 +57,7 @@ def test_a_node_program_runs_every_agent_rpc(serve: Callable[..., Any], node_cli
         "invoke": 2,
         "chat": [["one ", "two "], "completed"],
         "followup": "RECEIPT_STATE_ACCEPTED",
+        "receipt": "RECEIPT_STATE_COMPLETED",
         "session": [4, 7],
         "cancel": 0,
         "refused": [5, 1],
@@ -118,7 +119,7 @@ def test_buf_curl_runs_every_agent_rpc_through_reflection(serve: Callable[..., A
     service = "innkeeper.v1.AgentService"
     agent = {"type": "counter", "id": "from-curl"}
     offered = curl.methods()
-    for name in ("Invoke", "StreamChat", "Followup", "Session", "Cancel"):
+    for name in ("Invoke", "StreamChat", "Followup", "GetReceipt", "Session", "Cancel"):
         assert f"{service}/{name}" in offered
     assert "grpc.health.v1.Health/Check" in offered
 
@@ -131,6 +132,9 @@ def test_buf_curl_runs_every_agent_rpc_through_reflection(serve: Callable[..., A
     assert events[-1]["event"]["completed"]["output"] == {"text": "one two "}
     (followup,) = curl.run(f"{service}/Followup", {"agent": agent, "message": {"text": "later"}})
     assert followup["receipt"]["state"] == "RECEIPT_STATE_ACCEPTED"
+    asked = {"receiptId": followup["receipt"]["receiptId"], "wait": True}
+    (ended,) = curl.run(f"{service}/GetReceipt", asked)
+    assert ended["receipt"]["state"] == "RECEIPT_STATE_COMPLETED"
     answers = curl.run(
         f"{service}/Session",
         {"frames": [{"open": {"agent": agent}}]},

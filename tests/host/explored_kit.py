@@ -96,12 +96,7 @@ class Play:
             self.host.caller_left(envelope)
 
     async def followup(self, id: str, text: str) -> None:
-        envelope = self._note(id, text, self.world.followup(id, text))
-        try:
-            await envelope.accepted()
-        finally:
-            if not envelope.runtime_id:
-                self.host.caller_left(envelope)
+        await self._note(id, text, self.world.followup(id, text)).accepted()
 
     async def chat(self, id: str, text: str, policy: str) -> None:
         envelope = self._note(id, text, self.world.chat(id, text, on_disconnect=policy))
@@ -177,21 +172,43 @@ class Play:
         await self.host.close()
 
     async def _compare(self, id: str) -> None:
+        """Calls settle, and are kept in the order in which they were sent. A follow-up takes its
+        place once it was accepted, and may be tried again later."""
         sent = self.sent.get(id, [])
-        unsettled = [text for text, envelope in sent if envelope.stage is not Stage.SETTLED]
+        calls = [(text, env) for text, env in sent if env.kind != "followup"]
+        unsettled = [text for text, envelope in calls if envelope.stage is not Stage.SETTLED]
         assert not unsettled, f"8: {unsettled} never settled"
+        left = {text for all in self.sent.values() for text, e in all if e.kind == "followup"}
         ran = Counter(word for word in self.world.ran if not word.startswith("for "))
-        assert max(ran.values(), default=0) <= 1, f"8: more than once: {ran}"
+        again = [word for word, count in ran.items() if count > 1 and word not in left]
+        assert not again, f"8: more than once: {again}"
         if not self.forced:
-            cut = [text for text, envelope in sent if isinstance(envelope.error, Evicted)]
+            cut = [text for text, envelope in calls if isinstance(envelope.error, Evicted)]
             assert not cut, f"{cut} was cut by a polite eviction"
-        told = [word for text, env in sent if env.error is None for word in text.split()]
+        told = [word for text, env in calls if env.error is None for word in text.split()]
         kept = [word for word in await self.world.done(id) if not word.startswith("for ")]
         if id in self.deleting:
             self._check_deleted(sent, kept)
         else:
-            own = [word for word in kept if not word.startswith("job")]
+            own = [word for word in kept if not word.startswith("job") and word not in left]
             assert own == self.before.get(id, []) + told, "8: what was told is not what was kept"
+            await self._check_followups(sent, kept)
+
+    async def _check_followups(self, sent: list[tuple[str, Envelope]], kept: list[str]) -> None:
+        """Each that was accepted has ended; its effect is there once if it completed; and those
+        that were tried once came in the order of their acceptance."""
+        at_once = []
+        for text, envelope in sent:
+            if envelope.kind == "followup":
+                found = await self.world.store.followup(envelope.id)
+                assert envelope.kept == (found is not None), f"{text}: accepted, and not stored"
+                state = found.state if found is not None else "refused"
+                assert state != "accepted", f"{text} was accepted and has not ended"
+                assert kept.count(text) == (state == "completed"), f"{text}, {state}: {kept}"
+                if found is not None and envelope.stage is Stage.SETTLED and not envelope.error:
+                    at_once.append((found.seq, text))
+        in_order = [text for _, text in sorted(at_once)]
+        assert [text for text in kept if text in in_order] == in_order, "out of order"
 
     def _check_deleted(self, sent: list[tuple[str, Envelope]], kept: list[str]) -> None:
         """Nothing is told as kept after something was refused because the agent is deleted."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from innkeeper_server.agent import Agent, action
 from innkeeper_server.content import Content
-from innkeeper_server.errors import InnkeeperError
+from innkeeper_server.errors import AgentError, InnkeeperError
 from innkeeper_server.host import Host
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.limits import Limits
@@ -49,6 +49,8 @@ class World:
         self.gates = Gates(pauses)
         self.alive: Tally[str] = Tally()
         self.ran: list[str] = []
+        self.failing: dict[str, int] = {}  # texts whose code raises, so many times
+        self.refusing: set[str] = set()  # texts that are refused on purpose
         self.stubborn: set[str] = set()  # guests, or texts, whose code is deaf to cancellation
         self.once: set[str] = set()  # texts whose code is deaf to its first cancellation
         self.raising: set[str] = set()  # guests whose on_stop raises
@@ -65,7 +67,8 @@ class World:
         self.limits = Limits(
             **{"capacity": 1, "idle_timeout": 60.0, "admission_timeout": 10.0, **limits}
         )
-        self.host = Host(self.registry, self.store, self.limits)
+        self.clock = asyncio.get_running_loop().time
+        self.host = Host(self.registry, self.store, self.limits, clock=self.clock)
         self.most = self.limits.capacity  # the highest capacity so far
 
     def key(self, id: str) -> AgentKey:
@@ -171,6 +174,11 @@ class Guest(Agent[Log]):
         else:
             await self._pass(f"run {text}", text)
         self.state.done.append(text)
+        if self.world.failing.get(text, 0) > 0:
+            self.world.failing[text] -= 1
+            raise RuntimeError("not today")
+        if text in self.world.refusing:
+            raise AgentError("ABORTED", "not this one")
         return text
 
     async def _pass(self, gate: str, name: str = "") -> None:

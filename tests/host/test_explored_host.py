@@ -229,7 +229,7 @@ def test_no_schedule_breaks_the_host(scenario: Scenario, report: list[str]) -> N
     assert explored.cancellations > 100
 
 
-@pytest.mark.parametrize("operation", ["hydrate", "commit"])
+@pytest.mark.parametrize("operation", ["hydrate", "commit", "accept", "begin", "settle"])
 def test_a_store_that_fails_anywhere_breaks_nothing(operation: str, report: list[str]) -> None:
     schedules = steps = 0
     for nth in range(4):

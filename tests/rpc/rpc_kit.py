@@ -206,6 +206,8 @@ def _counter(world: World) -> type[Agent[Count]]:
 
         async def followup(self, message: str) -> None:
             self.state.n += 1
+            if message == "refuse":
+                raise FAULTS["on purpose"]
             await self._step(message)
 
         async def on_message(self, message: str) -> str:

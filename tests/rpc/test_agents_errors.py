@@ -310,9 +310,8 @@ async def test_a_client_that_takes_not_even_the_first_message_is_told_too() -> N
         assert (seen.code, seen.reason) == ("RESOURCE_EXHAUSTED", "SLOW_READER")
 
 
-@pytest.mark.parametrize("method", ["Invoke", "StreamChat", "Followup"])
+@pytest.mark.parametrize("method", ["Invoke", "StreamChat"])
 async def test_a_caller_that_leaves_the_line_for_a_slot_takes_its_place_along(method: str) -> None:
-    """A follow-up too: it was not accepted yet, and nobody has its receipt."""
     async with serving(capacity=1) as it:
         gate = it.gate("hold").shut()
         running = it.stub.Invoke(invoke("hold", "a"))
@@ -320,7 +319,6 @@ async def test_a_caller_that_leaves_the_line_for_a_slot_takes_its_place_along(me
         waiting = {
             "Invoke": lambda: it.stub.Invoke(invoke("add", "b")),
             "StreamChat": lambda: it.stub.StreamChat(chat("hi", "b")),
-            "Followup": lambda: it.stub.Followup(followup("hi", "b")),
         }[method]()
         reading = asyncio.ensure_future(everything(waiting) if method == "StreamChat" else waiting)
         await until(lambda: it.host.account.waiting == 1)

@@ -27,17 +27,17 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from innkeeper.v1 import common_pb2 as innkeeper_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n innkeeper/v1/agent_service.proto\x12\x0cinnkeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x19innkeeper/v1/common.proto\"\xb4\x01\n\rInvokeRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12$\n\x05input\x18\x03 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12-\n\x0b\x62usy_policy\x18\x05 \x01(\x0e\x32\x18.innkeeper.v1.BusyPolicy\"n\n\x0eInvokeResponse\x12%\n\x06output\x18\x01 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x12\n\nruntime_id\x18\x03 \x01(\t\x12\x10\n\x08replayed\x18\x04 \x01(\x08\"\xdd\x01\n\x11StreamChatRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12-\n\x0b\x62usy_policy\x18\x04 \x01(\x0e\x32\x18.innkeeper.v1.BusyPolicy\x12\x31\n\ron_disconnect\x18\x05 \x01(\x0e\x32\x1a.innkeeper.v1.OnDisconnect\"L\n\x12StreamChatResponse\x12\"\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x13.innkeeper.v1.Event\x12\x12\n\nruntime_id\x18\x02 \x01(\t\"\xba\x01\n\x0f\x46ollowupRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x0f\n\x07passive\x18\x04 \x01(\x08\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\":\n\x10\x46ollowupResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.innkeeper.v1.Receipt\"q\n\rCancelRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12(\n\x05scope\x18\x02 \x01(\x0e\x32\x19.innkeeper.v1.CancelScope\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\"@\n\x0e\x43\x61ncelResponse\x12.\n\tcancelled\x18\x01 \x03(\x0b\x32\x1b.innkeeper.v1.CancelledWork\">\n\rCancelledWork\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x13\n\x0bwas_running\x18\x03 \x01(\x08\";\n\x0eSessionRequest\x12)\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x19.innkeeper.v1.ClientFrame\"\xbc\x03\n\x0b\x43lientFrame\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.innkeeper.v1.OpenFrameH\x00\x12-\n\x06invoke\x18\x03 \x01(\x0b\x32\x1b.innkeeper.v1.InvokeRequestH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.innkeeper.v1.StreamChatRequestH\x00\x12\x31\n\x08\x66ollowup\x18\x05 \x01(\x0b\x32\x1d.innkeeper.v1.FollowupRequestH\x00\x12-\n\x07message\x18\x06 \x01(\x0b\x32\x1a.innkeeper.v1.MessageFrameH\x00\x12-\n\x06\x63\x61ncel\x18\x07 \x01(\x0b\x32\x1b.innkeeper.v1.CancelRequestH\x00\x12%\n\x03\x61\x63k\x18\x08 \x01(\x0b\x32\x16.innkeeper.v1.AckFrameH\x00\x12\'\n\x04ping\x18\t \x01(\x0b\x32\x17.innkeeper.v1.PingFrameH\x00\x12)\n\x05\x63lose\x18\n \x01(\x0b\x32\x18.innkeeper.v1.CloseFrameH\x00\x42\x07\n\x05\x66rame\"2\n\tOpenFrame\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\"]\n\x0cMessageFrame\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.innkeeper.v1.Payload\"0\n\x08\x41\x63kFrame\x12$\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x14.innkeeper.v1.Cursor\"\x1a\n\tPingFrame\x12\r\n\x05nonce\x18\x01 \x01(\x03\"\x0c\n\nCloseFrame\"<\n\x0fSessionResponse\x12)\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x19.innkeeper.v1.ServerFrame\"\xd6\x02\n\x0bServerFrame\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x06opened\x18\x02 \x01(\x0b\x32\x19.innkeeper.v1.OpenedFrameH\x00\x12+\n\x06result\x18\x03 \x01(\x0b\x32\x19.innkeeper.v1.ResultFrameH\x00\x12$\n\x05\x65vent\x18\x04 \x01(\x0b\x32\x13.innkeeper.v1.EventH\x00\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\x32\n\ngoing_away\x18\x06 \x01(\x0b\x32\x1c.innkeeper.v1.GoingAwayFrameH\x00\x12\'\n\x04pong\x18\x07 \x01(\x0b\x32\x17.innkeeper.v1.PongFrameH\x00\x12+\n\x06\x63losed\x18\x08 \x01(\x0b\x32\x19.innkeeper.v1.ClosedFrameH\x00\x42\x07\n\x05\x66rame\"\\\n\x0bOpenedFrame\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12%\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12\x12\n\nruntime_id\x18\x03 \x01(\t\"\xab\x01\n\x0bResultFrame\x12.\n\x06invoke\x18\x01 \x01(\x0b\x32\x1c.innkeeper.v1.InvokeResponseH\x00\x12\x32\n\x08\x66ollowup\x18\x02 \x01(\x0b\x32\x1e.innkeeper.v1.FollowupResponseH\x00\x12.\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x1c.innkeeper.v1.CancelResponseH\x00\x42\x08\n\x06result\"G\n\x0eGoingAwayFrame\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12%\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\"\x1a\n\tPongFrame\x12\r\n\x05nonce\x18\x01 \x01(\x03\"\r\n\x0b\x43losedFrame*c\n\x0cOnDisconnect\x12\x1d\n\x19ON_DISCONNECT_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_DISCONNECT_CANCEL\x10\x01\x12\x1a\n\x16ON_DISCONNECT_CONTINUE\x10\x02*p\n\x0b\x43\x61ncelScope\x12\x1c\n\x18\x43\x41NCEL_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41NCEL_SCOPE_TURN\x10\x01\x12\x16\n\x12\x43\x41NCEL_SCOPE_QUEUE\x10\x02\x12\x14\n\x10\x43\x41NCEL_SCOPE_ALL\x10\x03\x32\x82\x03\n\x0c\x41gentService\x12\x43\n\x06Invoke\x12\x1b.innkeeper.v1.InvokeRequest\x1a\x1c.innkeeper.v1.InvokeResponse\x12Q\n\nStreamChat\x12\x1f.innkeeper.v1.StreamChatRequest\x1a .innkeeper.v1.StreamChatResponse0\x01\x12I\n\x08\x46ollowup\x12\x1d.innkeeper.v1.FollowupRequest\x1a\x1e.innkeeper.v1.FollowupResponse\x12J\n\x07Session\x12\x1c.innkeeper.v1.SessionRequest\x1a\x1d.innkeeper.v1.SessionResponse(\x01\x30\x01\x12\x43\n\x06\x43\x61ncel\x12\x1b.innkeeper.v1.CancelRequest\x1a\x1c.innkeeper.v1.CancelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n innkeeper/v1/agent_service.proto\x12\x0cinnkeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x19innkeeper/v1/common.proto\"\xb4\x01\n\rInvokeRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12$\n\x05input\x18\x03 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12-\n\x0b\x62usy_policy\x18\x05 \x01(\x0e\x32\x18.innkeeper.v1.BusyPolicy\"n\n\x0eInvokeResponse\x12%\n\x06output\x18\x01 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x12\n\nruntime_id\x18\x03 \x01(\t\x12\x10\n\x08replayed\x18\x04 \x01(\x08\"\xdd\x01\n\x11StreamChatRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12-\n\x0b\x62usy_policy\x18\x04 \x01(\x0e\x32\x18.innkeeper.v1.BusyPolicy\x12\x31\n\ron_disconnect\x18\x05 \x01(\x0e\x32\x1a.innkeeper.v1.OnDisconnect\"L\n\x12StreamChatResponse\x12\"\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x13.innkeeper.v1.Event\x12\x12\n\nruntime_id\x18\x02 \x01(\t\"\xba\x01\n\x0f\x46ollowupRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.innkeeper.v1.Payload\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x0f\n\x07passive\x18\x04 \x01(\x08\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\":\n\x10\x46ollowupResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.innkeeper.v1.Receipt\"5\n\x11GetReceiptRequest\x12\x12\n\nreceipt_id\x18\x01 \x01(\t\x12\x0c\n\x04wait\x18\x02 \x01(\x08\"<\n\x12GetReceiptResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.innkeeper.v1.Receipt\"q\n\rCancelRequest\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12(\n\x05scope\x18\x02 \x01(\x0e\x32\x19.innkeeper.v1.CancelScope\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\"@\n\x0e\x43\x61ncelResponse\x12.\n\tcancelled\x18\x01 \x03(\x0b\x32\x1b.innkeeper.v1.CancelledWork\">\n\rCancelledWork\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x13\n\x0bwas_running\x18\x03 \x01(\x08\";\n\x0eSessionRequest\x12)\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x19.innkeeper.v1.ClientFrame\"\xbc\x03\n\x0b\x43lientFrame\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.innkeeper.v1.OpenFrameH\x00\x12-\n\x06invoke\x18\x03 \x01(\x0b\x32\x1b.innkeeper.v1.InvokeRequestH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.innkeeper.v1.StreamChatRequestH\x00\x12\x31\n\x08\x66ollowup\x18\x05 \x01(\x0b\x32\x1d.innkeeper.v1.FollowupRequestH\x00\x12-\n\x07message\x18\x06 \x01(\x0b\x32\x1a.innkeeper.v1.MessageFrameH\x00\x12-\n\x06\x63\x61ncel\x18\x07 \x01(\x0b\x32\x1b.innkeeper.v1.CancelRequestH\x00\x12%\n\x03\x61\x63k\x18\x08 \x01(\x0b\x32\x16.innkeeper.v1.AckFrameH\x00\x12\'\n\x04ping\x18\t \x01(\x0b\x32\x17.innkeeper.v1.PingFrameH\x00\x12)\n\x05\x63lose\x18\n \x01(\x0b\x32\x18.innkeeper.v1.CloseFrameH\x00\x42\x07\n\x05\x66rame\"2\n\tOpenFrame\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\"]\n\x0cMessageFrame\x12%\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.innkeeper.v1.Payload\"0\n\x08\x41\x63kFrame\x12$\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x14.innkeeper.v1.Cursor\"\x1a\n\tPingFrame\x12\r\n\x05nonce\x18\x01 \x01(\x03\"\x0c\n\nCloseFrame\"<\n\x0fSessionResponse\x12)\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x19.innkeeper.v1.ServerFrame\"\xd6\x02\n\x0bServerFrame\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x06opened\x18\x02 \x01(\x0b\x32\x19.innkeeper.v1.OpenedFrameH\x00\x12+\n\x06result\x18\x03 \x01(\x0b\x32\x19.innkeeper.v1.ResultFrameH\x00\x12$\n\x05\x65vent\x18\x04 \x01(\x0b\x32\x13.innkeeper.v1.EventH\x00\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\x32\n\ngoing_away\x18\x06 \x01(\x0b\x32\x1c.innkeeper.v1.GoingAwayFrameH\x00\x12\'\n\x04pong\x18\x07 \x01(\x0b\x32\x17.innkeeper.v1.PongFrameH\x00\x12+\n\x06\x63losed\x18\x08 \x01(\x0b\x32\x19.innkeeper.v1.ClosedFrameH\x00\x42\x07\n\x05\x66rame\"\\\n\x0bOpenedFrame\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12%\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\x12\x12\n\nruntime_id\x18\x03 \x01(\t\"\xab\x01\n\x0bResultFrame\x12.\n\x06invoke\x18\x01 \x01(\x0b\x32\x1c.innkeeper.v1.InvokeResponseH\x00\x12\x32\n\x08\x66ollowup\x18\x02 \x01(\x0b\x32\x1e.innkeeper.v1.FollowupResponseH\x00\x12.\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x1c.innkeeper.v1.CancelResponseH\x00\x42\x08\n\x06result\"G\n\x0eGoingAwayFrame\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12%\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x16.innkeeper.v1.AgentRef\"\x1a\n\tPongFrame\x12\r\n\x05nonce\x18\x01 \x01(\x03\"\r\n\x0b\x43losedFrame*c\n\x0cOnDisconnect\x12\x1d\n\x19ON_DISCONNECT_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_DISCONNECT_CANCEL\x10\x01\x12\x1a\n\x16ON_DISCONNECT_CONTINUE\x10\x02*p\n\x0b\x43\x61ncelScope\x12\x1c\n\x18\x43\x41NCEL_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41NCEL_SCOPE_TURN\x10\x01\x12\x16\n\x12\x43\x41NCEL_SCOPE_QUEUE\x10\x02\x12\x14\n\x10\x43\x41NCEL_SCOPE_ALL\x10\x03\x32\xd3\x03\n\x0c\x41gentService\x12\x43\n\x06Invoke\x12\x1b.innkeeper.v1.InvokeRequest\x1a\x1c.innkeeper.v1.InvokeResponse\x12Q\n\nStreamChat\x12\x1f.innkeeper.v1.StreamChatRequest\x1a .innkeeper.v1.StreamChatResponse0\x01\x12I\n\x08\x46ollowup\x12\x1d.innkeeper.v1.FollowupRequest\x1a\x1e.innkeeper.v1.FollowupResponse\x12O\n\nGetReceipt\x12\x1f.innkeeper.v1.GetReceiptRequest\x1a .innkeeper.v1.GetReceiptResponse\x12J\n\x07Session\x12\x1c.innkeeper.v1.SessionRequest\x1a\x1d.innkeeper.v1.SessionResponse(\x01\x30\x01\x12\x43\n\x06\x43\x61ncel\x12\x1b.innkeeper.v1.CancelRequest\x1a\x1c.innkeeper.v1.CancelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'innkeeper.v1.agent_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ONDISCONNECT']._serialized_start=2764
-  _globals['_ONDISCONNECT']._serialized_end=2863
-  _globals['_CANCELSCOPE']._serialized_start=2865
-  _globals['_CANCELSCOPE']._serialized_end=2977
+  _globals['_ONDISCONNECT']._serialized_start=2881
+  _globals['_ONDISCONNECT']._serialized_end=2980
+  _globals['_CANCELSCOPE']._serialized_start=2982
+  _globals['_CANCELSCOPE']._serialized_end=3094
   _globals['_INVOKEREQUEST']._serialized_start=136
   _globals['_INVOKEREQUEST']._serialized_end=316
   _globals['_INVOKERESPONSE']._serialized_start=318
@@ -50,40 +50,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLLOWUPREQUEST']._serialized_end=919
   _globals['_FOLLOWUPRESPONSE']._serialized_start=921
   _globals['_FOLLOWUPRESPONSE']._serialized_end=979
-  _globals['_CANCELREQUEST']._serialized_start=981
-  _globals['_CANCELREQUEST']._serialized_end=1094
-  _globals['_CANCELRESPONSE']._serialized_start=1096
-  _globals['_CANCELRESPONSE']._serialized_end=1160
-  _globals['_CANCELLEDWORK']._serialized_start=1162
-  _globals['_CANCELLEDWORK']._serialized_end=1224
-  _globals['_SESSIONREQUEST']._serialized_start=1226
-  _globals['_SESSIONREQUEST']._serialized_end=1285
-  _globals['_CLIENTFRAME']._serialized_start=1288
-  _globals['_CLIENTFRAME']._serialized_end=1732
-  _globals['_OPENFRAME']._serialized_start=1734
-  _globals['_OPENFRAME']._serialized_end=1784
-  _globals['_MESSAGEFRAME']._serialized_start=1786
-  _globals['_MESSAGEFRAME']._serialized_end=1879
-  _globals['_ACKFRAME']._serialized_start=1881
-  _globals['_ACKFRAME']._serialized_end=1929
-  _globals['_PINGFRAME']._serialized_start=1931
-  _globals['_PINGFRAME']._serialized_end=1957
-  _globals['_CLOSEFRAME']._serialized_start=1959
-  _globals['_CLOSEFRAME']._serialized_end=1971
-  _globals['_SESSIONRESPONSE']._serialized_start=1973
-  _globals['_SESSIONRESPONSE']._serialized_end=2033
-  _globals['_SERVERFRAME']._serialized_start=2036
-  _globals['_SERVERFRAME']._serialized_end=2378
-  _globals['_OPENEDFRAME']._serialized_start=2380
-  _globals['_OPENEDFRAME']._serialized_end=2472
-  _globals['_RESULTFRAME']._serialized_start=2475
-  _globals['_RESULTFRAME']._serialized_end=2646
-  _globals['_GOINGAWAYFRAME']._serialized_start=2648
-  _globals['_GOINGAWAYFRAME']._serialized_end=2719
-  _globals['_PONGFRAME']._serialized_start=2721
-  _globals['_PONGFRAME']._serialized_end=2747
-  _globals['_CLOSEDFRAME']._serialized_start=2749
-  _globals['_CLOSEDFRAME']._serialized_end=2762
-  _globals['_AGENTSERVICE']._serialized_start=2980
-  _globals['_AGENTSERVICE']._serialized_end=3366
+  _globals['_GETRECEIPTREQUEST']._serialized_start=981
+  _globals['_GETRECEIPTREQUEST']._serialized_end=1034
+  _globals['_GETRECEIPTRESPONSE']._serialized_start=1036
+  _globals['_GETRECEIPTRESPONSE']._serialized_end=1096
+  _globals['_CANCELREQUEST']._serialized_start=1098
+  _globals['_CANCELREQUEST']._serialized_end=1211
+  _globals['_CANCELRESPONSE']._serialized_start=1213
+  _globals['_CANCELRESPONSE']._serialized_end=1277
+  _globals['_CANCELLEDWORK']._serialized_start=1279
+  _globals['_CANCELLEDWORK']._serialized_end=1341
+  _globals['_SESSIONREQUEST']._serialized_start=1343
+  _globals['_SESSIONREQUEST']._serialized_end=1402
+  _globals['_CLIENTFRAME']._serialized_start=1405
+  _globals['_CLIENTFRAME']._serialized_end=1849
+  _globals['_OPENFRAME']._serialized_start=1851
+  _globals['_OPENFRAME']._serialized_end=1901
+  _globals['_MESSAGEFRAME']._serialized_start=1903
+  _globals['_MESSAGEFRAME']._serialized_end=1996
+  _globals['_ACKFRAME']._serialized_start=1998
+  _globals['_ACKFRAME']._serialized_end=2046
+  _globals['_PINGFRAME']._serialized_start=2048
+  _globals['_PINGFRAME']._serialized_end=2074
+  _globals['_CLOSEFRAME']._serialized_start=2076
+  _globals['_CLOSEFRAME']._serialized_end=2088
+  _globals['_SESSIONRESPONSE']._serialized_start=2090
+  _globals['_SESSIONRESPONSE']._serialized_end=2150
+  _globals['_SERVERFRAME']._serialized_start=2153
+  _globals['_SERVERFRAME']._serialized_end=2495
+  _globals['_OPENEDFRAME']._serialized_start=2497
+  _globals['_OPENEDFRAME']._serialized_end=2589
+  _globals['_RESULTFRAME']._serialized_start=2592
+  _globals['_RESULTFRAME']._serialized_end=2763
+  _globals['_GOINGAWAYFRAME']._serialized_start=2765
+  _globals['_GOINGAWAYFRAME']._serialized_end=2836
+  _globals['_PONGFRAME']._serialized_start=2838
+  _globals['_PONGFRAME']._serialized_end=2864
+  _globals['_CLOSEDFRAME']._serialized_start=2866
+  _globals['_CLOSEDFRAME']._serialized_end=2879
+  _globals['_AGENTSERVICE']._serialized_start=3097
+  _globals['_AGENTSERVICE']._serialized_end=3564
 # @@protoc_insertion_point(module_scope)

@@ -293,6 +293,58 @@ class FollowupResponse(_message.Message):
 Global___FollowupResponse: _TypeAlias = FollowupResponse  # noqa: Y015
 
 @_typing.final
+class GetReceiptRequest(_message.Message):
+    """GetReceiptRequest asks how a follow-up stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_ID_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    receipt_id: _builtins.str
+    """From the response to Followup."""
+    wait: _builtins.bool
+    """Answer only once it has ended, or shortly before the call's deadline (without one: after a
+    minute), whichever comes first.
+    """
+    def __init__(
+        self,
+        *,
+        receipt_id: _builtins.str = ...,
+        wait: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt_id", b"receipt_id", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReceiptRequest: _TypeAlias = GetReceiptRequest  # noqa: Y015
+
+@_typing.final
+class GetReceiptResponse(_message.Message):
+    """GetReceiptResponse says how it stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def receipt(self) -> _common_pb2.Receipt:
+        """With its output or error, once it has ended."""
+
+    def __init__(
+        self,
+        *,
+        receipt: _common_pb2.Receipt | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReceiptResponse: _TypeAlias = GetReceiptResponse  # noqa: Y015
+
+@_typing.final
 class CancelRequest(_message.Message):
     """CancelRequest stops work of one agent."""
 

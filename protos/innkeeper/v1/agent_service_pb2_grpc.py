@@ -50,6 +50,11 @@ class AgentServiceStub(object):
                 request_serializer=innkeeper_dot_v1_dot_agent__service__pb2.FollowupRequest.SerializeToString,
                 response_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.FollowupResponse.FromString,
                 _registered_method=True)
+        self.GetReceipt = channel.unary_unary(
+                '/innkeeper.v1.AgentService/GetReceipt',
+                request_serializer=innkeeper_dot_v1_dot_agent__service__pb2.GetReceiptRequest.SerializeToString,
+                response_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.GetReceiptResponse.FromString,
+                _registered_method=True)
         self.Session = channel.stream_stream(
                 '/innkeeper.v1.AgentService/Session',
                 request_serializer=innkeeper_dot_v1_dot_agent__service__pb2.SessionRequest.SerializeToString,
@@ -84,8 +89,17 @@ class AgentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Followup(self, request, context):
-        """Followup leaves a message for a later turn and returns at once with a receipt. The agent stays
-        resident until the message has run.
+        """Followup leaves a message for a later turn and returns with a receipt once the store has it. It
+        needs no room in the host: it runs when the agent can be had, through restarts and crashes, and
+        its effect on the state is committed together with its end. One whose handler fails is tried
+        again a few times, and then put aside (DEAD_LETTERED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetReceipt(self, request, context):
+        """GetReceipt tells how an accepted follow-up stands.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,6 +140,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.Followup,
                     request_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.FollowupRequest.FromString,
                     response_serializer=innkeeper_dot_v1_dot_agent__service__pb2.FollowupResponse.SerializeToString,
+            ),
+            'GetReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReceipt,
+                    request_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.GetReceiptRequest.FromString,
+                    response_serializer=innkeeper_dot_v1_dot_agent__service__pb2.GetReceiptResponse.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
@@ -220,6 +239,33 @@ class AgentService(object):
             '/innkeeper.v1.AgentService/Followup',
             innkeeper_dot_v1_dot_agent__service__pb2.FollowupRequest.SerializeToString,
             innkeeper_dot_v1_dot_agent__service__pb2.FollowupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/innkeeper.v1.AgentService/GetReceipt',
+            innkeeper_dot_v1_dot_agent__service__pb2.GetReceiptRequest.SerializeToString,
+            innkeeper_dot_v1_dot_agent__service__pb2.GetReceiptResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,9 +45,13 @@ class AgentServiceStub:
     event, and the RPC's status agrees with it.
     """
     Followup: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.FollowupRequest, _agent_service_pb2.FollowupResponse]
-    """Followup leaves a message for a later turn and returns at once with a receipt. The agent stays
-    resident until the message has run.
+    """Followup leaves a message for a later turn and returns with a receipt once the store has it. It
+    needs no room in the host: it runs when the agent can be had, through restarts and crashes, and
+    its effect on the state is committed together with its end. One whose handler fails is tried
+    again a few times, and then put aside (DEAD_LETTERED).
     """
+    GetReceipt: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.GetReceiptRequest, _agent_service_pb2.GetReceiptResponse]
+    """GetReceipt tells how an accepted follow-up stands."""
     Session: _grpc.StreamStreamMultiCallable[_agent_service_pb2.SessionRequest, _agent_service_pb2.SessionResponse]
     """Session is one long conversation with any number of calls in flight, told apart by `call_id`.
     Each message carries one or more frames; frames that are ready together travel together.
@@ -73,9 +77,13 @@ class AgentServiceAsyncStub(AgentServiceStub):
     event, and the RPC's status agrees with it.
     """
     Followup: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.FollowupRequest, _agent_service_pb2.FollowupResponse]  # type: ignore[assignment]
-    """Followup leaves a message for a later turn and returns at once with a receipt. The agent stays
-    resident until the message has run.
+    """Followup leaves a message for a later turn and returns with a receipt once the store has it. It
+    needs no room in the host: it runs when the agent can be had, through restarts and crashes, and
+    its effect on the state is committed together with its end. One whose handler fails is tried
+    again a few times, and then put aside (DEAD_LETTERED).
     """
+    GetReceipt: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetReceiptRequest, _agent_service_pb2.GetReceiptResponse]  # type: ignore[assignment]
+    """GetReceipt tells how an accepted follow-up stands."""
     Session: _aio.StreamStreamMultiCallable[_agent_service_pb2.SessionRequest, _agent_service_pb2.SessionResponse]  # type: ignore[assignment]
     """Session is one long conversation with any number of calls in flight, told apart by `call_id`.
     Each message carries one or more frames; frames that are ready together travel together.
@@ -116,9 +124,19 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.FollowupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.FollowupResponse, _abc.Awaitable[_agent_service_pb2.FollowupResponse]]:
-        """Followup leaves a message for a later turn and returns at once with a receipt. The agent stays
-        resident until the message has run.
+        """Followup leaves a message for a later turn and returns with a receipt once the store has it. It
+        needs no room in the host: it runs when the agent can be had, through restarts and crashes, and
+        its effect on the state is committed together with its end. One whose handler fails is tried
+        again a few times, and then put aside (DEAD_LETTERED).
         """
+
+    @_abc_1.abstractmethod
+    def GetReceipt(
+        self,
+        request: _agent_service_pb2.GetReceiptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_service_pb2.GetReceiptResponse, _abc.Awaitable[_agent_service_pb2.GetReceiptResponse]]:
+        """GetReceipt tells how an accepted follow-up stands."""
 
     @_abc_1.abstractmethod
     def Session(

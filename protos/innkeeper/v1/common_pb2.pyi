@@ -164,6 +164,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNIMPLEMENTED: the host knows no such method."""
     ERROR_REASON_STILL_STOPPING: _ErrorReason.ValueType  # 31
     """UNAVAILABLE: the agent's earlier life still runs although it was told to stop."""
+    ERROR_REASON_RECEIPT_NOT_FOUND: _ErrorReason.ValueType  # 32
+    """There is no such receipt for this caller, or it is kept no longer: NOT_FOUND."""
+    ERROR_REASON_DEAD_LETTERED: _ErrorReason.ValueType  # 33
+    """A follow-up failed too often and was put aside; seen in receipts only."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the vocabulary of google.rpc.ErrorInfo.reason in the domain "innkeeper", there
@@ -234,6 +238,10 @@ ERROR_REASON_UNKNOWN_METHOD: ErrorReason.ValueType  # 30
 """UNIMPLEMENTED: the host knows no such method."""
 ERROR_REASON_STILL_STOPPING: ErrorReason.ValueType  # 31
 """UNAVAILABLE: the agent's earlier life still runs although it was told to stop."""
+ERROR_REASON_RECEIPT_NOT_FOUND: ErrorReason.ValueType  # 32
+"""There is no such receipt for this caller, or it is kept no longer: NOT_FOUND."""
+ERROR_REASON_DEAD_LETTERED: ErrorReason.ValueType  # 33
+"""A follow-up failed too often and was put aside; seen in receipts only."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -27,7 +27,7 @@ app = typer.Typer(
 
 _GROUPS = {
     "Run a host": (serve, demo),
-    "Talk to agents": (talk.invoke, talk.chat, talk.followup, talk.cancel),
+    "Talk to agents": (talk.invoke, talk.chat, talk.followup, talk.receipt, talk.cancel),
     "Look": (
         look.types, look.agents, look.residents, look.why, look.watch, look.health, look.version,
     ),

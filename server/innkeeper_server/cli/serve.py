@@ -100,6 +100,17 @@ def serve(
     reader_timeout: Annotated[
         float | None, _flag("Longest wait for the reader of a stream (default 5).", _SECONDS)
     ] = None,
+    max_attempts: Annotated[
+        int | None, _flag("Turns of one follow-up before it is put aside (default 3).", "N")
+    ] = None,
+    backlog: Annotated[
+        int | None,
+        _flag("Follow-ups in memory at once; others wait in the store (default 1000).", "N"),
+    ] = None,
+    receipt_retention: Annotated[
+        float | None,
+        _flag("Receipts are kept after the end for as long (default 86400).", _SECONDS),
+    ] = None,
     max_state_bytes: Annotated[int | None, _flag("Largest state (default 4 MiB).", "BYTES")] = None,
     max_message_bytes: Annotated[
         int | None, _flag("Largest message (default 4 MiB).", "BYTES")

@@ -1,4 +1,4 @@
-"""Commands that talk to agents: invoke, chat, followup, cancel.
+"""Commands that talk to agents: invoke, chat, followup, receipt, cancel.
 
 Owns how arguments and messages are written on a command line.
 """
@@ -166,6 +166,37 @@ def followup(
             output.document({"receipt": receipt})
         else:
             output.text(f"{receipt.receipt_id}\t{receipt.state}")
+
+    ask(target, json, timeout, work)
+
+
+def receipt(
+    receipt_id: Annotated[str, typer.Argument(help="From `innkeeper followup`.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended, or for --timeout seconds.")
+    ] = False,
+    target: Target = HERE,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Tell how a follow-up stands: accepted, running, completed, failed, cancelled, expired, or
+    dead_lettered.
+
+    \b
+    innkeeper receipt 5f0c9a6d7e --wait
+    """
+
+    async def work(client: Client, output: Output) -> Exit | None:
+        found = await client.receipt(receipt_id, wait=wait)
+        if output.as_json:
+            output.document({"receipt": found})
+        else:
+            output.text(f"{found.receipt_id}\t{found.state}")
+            if found.output is not None:
+                output.value(found.output)
+            if found.error is not None:
+                output.complaint(str(found.error))
+        return Exit.OK if found.error is None else Exit.FAILED
 
     ask(target, json, timeout, work)
 

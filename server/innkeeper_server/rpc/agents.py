@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
+from innkeeper_server.errors import InvalidRequest
 from innkeeper_server.events import Event
 from innkeeper_server.host import Host
 from innkeeper_server.mailbox import Envelope
@@ -22,6 +23,7 @@ from innkeeper_server.rpc.convert import to_event
 from innkeeper_server.rpc.ending import Ending, at_most
 
 SERVICE = "innkeeper.v1.AgentService"
+LONGEST_WAIT = 60.0  # seconds for which GetReceipt waits where the call names no deadline
 MAX_SESSIONS = 10_000  # open at once; an idle one takes 25 KB of memory
 
 
@@ -45,6 +47,7 @@ class AgentService:
                 f"{SERVICE}/StreamChat", agent_pb.StreamChatRequest, self._chat
             ),
             "Followup": unary(f"{SERVICE}/Followup", agent_pb.FollowupRequest, self._followup),
+            "GetReceipt": unary(f"{SERVICE}/GetReceipt", agent_pb.GetReceiptRequest, self._receipt),
             "Cancel": unary(f"{SERVICE}/Cancel", agent_pb.CancelRequest, self._cancel),
             "Session": self._boundary.conversation(
                 f"{SERVICE}/Session",
@@ -60,7 +63,7 @@ class AgentService:
         try:
             return ingress.invoked(envelope, await envelope.outcome())
         finally:
-            ingress.left(self._host, envelope)
+            self._host.caller_left(envelope)
 
     async def _followup(
         self, request: agent_pb.FollowupRequest, info: CallInfo
@@ -70,7 +73,20 @@ class AgentService:
             await envelope.accepted()
             return ingress.followed_up(envelope)
         finally:
-            ingress.left(self._host, envelope)
+            self._host.caller_left(envelope)
+
+    async def _receipt(
+        self, request: agent_pb.GetReceiptRequest, info: CallInfo
+    ) -> agent_pb.GetReceiptResponse:
+        if not request.receipt_id:
+            raise InvalidRequest.of("receipt_id", "is required")
+        deadline = None
+        if request.wait:
+            now = self._host.now()
+            left = LONGEST_WAIT if info.call.deadline is None else info.call.deadline - now
+            deadline = now + 0.9 * min(left, LONGEST_WAIT)  # the answer must still arrive in time
+        receipt = await self._host.receipt(request.receipt_id, info.call.tenant, deadline=deadline)
+        return ingress.receipted(receipt)
 
     async def _chat(
         self, request: agent_pb.StreamChatRequest, info: CallInfo, write: Write
@@ -79,7 +95,7 @@ class AgentService:
         try:
             await self._stream(envelope, write)
         finally:
-            ingress.left(self._host, envelope)
+            self._host.caller_left(envelope)
 
     async def _stream(self, envelope: Envelope, write: Write) -> None:
         """One message for each event. A refusal is a status alone, so that clients may retry it by

@@ -3,7 +3,7 @@
 Owns what each frame means and how a session ends:
 
 * `close`: what is in flight ends, then `closed`, then the stream, with OK;
-* the end of the client's stream without it is a detach: see `ingress.left` for what becomes of
+* the end of the client's stream without it is a detach: see `Host.caller_left` for what becomes of
   each call;
 * the end of the host: what is in flight has ended before, and the RPC fails with Draining;
 * a first frame other than `open`, an agent that cannot be opened, a message that is none, or a

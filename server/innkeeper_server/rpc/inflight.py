@@ -65,7 +65,7 @@ class InFlight:
         """Nobody waits for any of them; returns the tasks, which are about to end."""
         tasks = list(self._tasks.values())
         for envelope in self.envelopes.values():
-            ingress.left(self._host, envelope)
+            self._host.caller_left(envelope)
         for task in tasks:
             task.cancel()
         return tasks
@@ -78,7 +78,7 @@ class InFlight:
             await self._fail(call_id, error)
         except Exception as fault:
             await self._fail(call_id, host_failed("a call of a session", fault))
-        ingress.left(self._host, envelope)  # where it could not be told how the call ended
+        self._host.caller_left(envelope)  # where it could not be told how the call ended
         del self.envelopes[call_id], self._tasks[call_id]
         if not self.envelopes:
             self._on_empty()

@@ -13,20 +13,22 @@ from typing import Protocol, TypeVar
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import common_pb2 as common_pb
+from innkeeper_server import letters
 from innkeeper_server.content import Content
 from innkeeper_server.errors import InvalidRequest
 from innkeeper_server.host import CancelledWork, Host
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.mailbox import BusyPolicy, Call, Envelope, OnDisconnect
+from innkeeper_server.receipts import Receipt
 from innkeeper_server.rpc.convert import (
     agent_key,
     agent_ref,
     from_payload,
     from_timestamp,
-    on_loop_clock,
     timestamp,
     to_payload,
 )
+from innkeeper_server.rpc.status import stored_status
 
 Meaning = TypeVar("Meaning")
 
@@ -99,7 +101,7 @@ def followup(
     _not_served("passive", request.passive)
     expires_at = None
     if request.HasField("expires_at"):
-        expires_at = on_loop_clock(from_timestamp(request.expires_at, "expires_at"))
+        expires_at = from_timestamp(request.expires_at, "expires_at")
     content = from_payload(request.message, "message")
     return host.followup(key, content, call, expires_at=expires_at)
 
@@ -172,6 +174,34 @@ def followed_up(envelope: Envelope) -> agent_pb.FollowupResponse:
     return agent_pb.FollowupResponse(receipt=receipt)
 
 
+def receipted(receipt: Receipt) -> agent_pb.GetReceiptResponse:
+    """How a follow-up stands."""
+    followup = receipt.followup
+    state = "running" if receipt.running else followup.state
+    message = common_pb.Receipt(
+        receipt_id=followup.id,
+        agent=agent_ref(followup.key),
+        state=common_pb.ReceiptState.Value(f"RECEIPT_STATE_{state.upper()}"),
+        attempt=followup.attempt,
+        accepted_at=timestamp(followup.accepted_at),
+    )
+    if followup.started_at is not None:
+        message.started_at.CopyFrom(timestamp(followup.started_at))
+    if followup.settled_at is not None:
+        message.settled_at.CopyFrom(timestamp(followup.settled_at))
+    if followup.outcome is not None:
+        _put_outcome(message, followup.outcome)
+    return agent_pb.GetReceiptResponse(receipt=message)
+
+
+def _put_outcome(message: common_pb.Receipt, outcome: bytes) -> None:
+    error = letters.read_error(outcome)
+    if error is None:
+        message.output.CopyFrom(to_payload(letters.read_output(outcome)))
+    else:
+        message.error.CopyFrom(stored_status(**error))
+
+
 def cancelled(stopped: Iterable[CancelledWork]) -> agent_pb.CancelResponse:
     """What was told to stop."""
     return agent_pb.CancelResponse(
@@ -180,10 +210,3 @@ def cancelled(stopped: Iterable[CancelledWork]) -> agent_pb.CancelResponse:
             for work in stopped
         ]
     )
-
-
-def left(host: Host, envelope: Envelope) -> None:
-    """Whoever asked for it is gone. A follow-up that was accepted needs nobody."""
-    accepted = bool(envelope.runtime_id)
-    if envelope.kind != "followup" or not accepted:
-        host.caller_left(envelope)

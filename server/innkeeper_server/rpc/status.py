@@ -7,8 +7,11 @@ errors, so anything may come here: packing never fails.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+from grpc import StatusCode
 
 from innkeeper_server.errors import InnkeeperError
 
@@ -41,6 +44,19 @@ def to_status(error: InnkeeperError) -> status_pb2.Status:
     if status.ByteSize() > MAX_PACKED:  # what programs act on stays: the reason, and the retry
         info.ClearField("metadata")
         _pack(status, [detail for detail in details if detail.DESCRIPTOR.name != "BadRequest"])
+    return status
+
+
+def stored_status(
+    code: str, reason: str, message: str, metadata: Mapping[str, str]
+) -> status_pb2.Status:
+    """An error that was written into the store, perhaps by another version."""
+    number: int = StatusCode[code].value[0]
+    status = status_pb2.Status(code=number, message=_escapable(shortened(message, MAX_TEXT)))
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN)
+    for key, value in metadata.items():
+        info.metadata[shortened(key, MAX_VALUE)] = shortened(value, MAX_VALUE)
+    _pack(status, [info])
     return status
 
 

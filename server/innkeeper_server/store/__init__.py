@@ -9,10 +9,20 @@ import os
 import re
 
 from innkeeper_server.store.memory import MemoryStore
-from innkeeper_server.store.protocol import Hydrated, Page, Record, Store
+from innkeeper_server.store.protocol import Followup, Hydrated, Page, Record, Settled, Store
 from innkeeper_server.store.sqlite import SQLiteStore
 
-__all__ = ["Hydrated", "MemoryStore", "Page", "Record", "SQLiteStore", "Store", "open_store"]
+__all__ = [
+    "Followup",
+    "Hydrated",
+    "MemoryStore",
+    "Page",
+    "Record",
+    "SQLiteStore",
+    "Settled",
+    "Store",
+    "open_store",
+]
 
 _SQLITE = "sqlite:///"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from innkeeper_server.errors import AgentDeleted, StaleEpoch
 from innkeeper_server.identity import AgentKey
 
-__all__ = ["check_living", "check_writer"]
+__all__ = ["check_living", "check_writer", "stale_followup"]
 
 
 def check_living(key: AgentKey, *, deleted: bool) -> None:
@@ -33,6 +33,11 @@ def check_writer(
         raise _stale(key, f"its epoch is {stored_epoch}, the writer has {epoch}")
     if stored_version != version:
         raise _stale(key, f"its version is {stored_version}, the writer has {version}")
+
+
+def stale_followup(key: AgentKey) -> StaleEpoch:
+    """The refusal of a commit for a follow-up that has ended already."""
+    return _stale(key, "the follow-up whose turn it was has ended already")
 
 
 def _stale(key: AgentKey, why: str) -> StaleEpoch:

@@ -6,14 +6,15 @@ Owns the rows in a dict. They outlive `close`, so that a test can restart a host
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store.fencing import check_living, check_writer
-from innkeeper_server.store.protocol import Hydrated, Page, Record
+from innkeeper_server.store.fencing import check_living, check_writer, stale_followup
+from innkeeper_server.store.protocol import Followup, Followups, Hydrated, Page, Record, Settled
 
 __all__ = ["MemoryStore"]
 
@@ -24,6 +25,9 @@ class MemoryStore:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._rows: dict[AgentKey, Record] = {}
+        self._pending: dict[str, Followup] = {}  # in the order of their seq
+        self._ended: dict[str, Followup] = {}
+        self._seq = 0
         self._open = False
 
     async def open(self) -> None:
@@ -43,11 +47,23 @@ class MemoryStore:
         self._rows[key] = row
         return Hydrated(row.epoch, row.version, row.state, row.created_at)
 
-    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
+    async def commit(
+        self,
+        key: AgentKey,
+        *,
+        epoch: int,
+        version: int,
+        state: bytes | None,
+        settled: Settled | None = None,
+    ) -> int:
         row = self._row(key)
         stored = None if row is None else (row.epoch, row.version, row.deleted)
         check_writer(key, stored, epoch=epoch, version=version)
         assert row is not None
+        if settled is not None and not self._settle(settled):
+            raise stale_followup(key)
+        if state is None:
+            return version
         self._rows[key] = replace(row, version=version + 1, state=state, updated_at=self._clock())
         return version + 1
 
@@ -83,6 +99,64 @@ class MemoryStore:
             return False
         self._rows[key] = replace(
             row, epoch=row.epoch + 1, state=None, updated_at=self._clock(), deleted=True
+        )
+        for followup in [each for each in self._pending.values() if each.key == key]:
+            self._settle(Settled(followup.id, "cancelled"))
+        return True
+
+    # -- follow-ups -----------------------------------------------------------------------------
+
+    async def accept(self, followup: Followup) -> int:
+        row = self._row(followup.key)
+        check_living(followup.key, deleted=row is not None and row.deleted)
+        self._seq += 1
+        self._pending[followup.id] = replace(followup, seq=self._seq)
+        return self._seq
+
+    async def begin(self, id: str) -> int:
+        self._check_open()
+        if (followup := self._pending.get(id)) is None:
+            return 0
+        attempt = followup.attempt + 1
+        self._pending[id] = replace(followup, attempt=attempt, started_at=self._clock())
+        return attempt
+
+    async def give_back(self, id: str) -> None:
+        self._check_open()
+        if (followup := self._pending.get(id)) is not None and followup.attempt:
+            self._pending[id] = replace(followup, attempt=followup.attempt - 1)
+
+    async def settle(self, settled: Settled) -> bool:
+        self._check_open()
+        return self._settle(settled)
+
+    async def followup(self, id: str) -> Followup | None:
+        self._check_open()
+        return self._pending.get(id) or self._ended.get(id)
+
+    async def pending(self, *, after: int = 0, limit: int = 100) -> Followups:
+        self._check_open()
+        found = (each for each in self._pending.values() if each.seq > after and not each.passive)
+        return list(itertools.islice(found, limit))
+
+    async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
+        self._check_open()
+        found = (each for each in self._pending.values() if each.key == key and each.passive)
+        return list(itertools.islice(found, limit))
+
+    async def prune(self, before: float, *, limit: int = 1000) -> int:
+        self._check_open()
+        old = [id for id, each in self._ended.items() if (each.settled_at or 0.0) < before][:limit]
+        for id in old:
+            del self._ended[id]
+        return len(old)
+
+    def _settle(self, settled: Settled) -> bool:
+        followup = self._pending.pop(settled.id, None)
+        if followup is None:
+            return False
+        self._ended[settled.id] = replace(
+            followup, state=settled.state, outcome=settled.outcome, settled_at=self._clock()
         )
         return True
 

@@ -7,6 +7,12 @@ Owns the `Store` protocol and its records. A store keeps one row for each agent 
     state     the bytes of the last commit, None before it
     deleted   a tombstone: the row stays, the state goes, and nothing revives the agent
 
+And one row for each follow-up that was accepted, until its retention is over:
+
+    seq       the order of acceptance over all agents
+    attempt   how often its turn was begun; counted before the handler runs
+    state     accepted, or how it ended; it ends once
+
 Every write carries the epoch and the version that the writer holds, and the store refuses it if
 either has moved. So a runtime that was replaced, paused or cut off can do no harm.
 
@@ -22,11 +28,22 @@ Any other exception than those named is a defect.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from innkeeper_server.identity import AgentKey
 
-__all__ = ["Hydrated", "Page", "Record", "Store"]
+__all__ = [
+    "Followup",
+    "FollowupState",
+    "Followups",
+    "Hydrated",
+    "Page",
+    "Record",
+    "Settled",
+    "Store",
+]
+
+FollowupState = Literal["accepted", "completed", "failed", "cancelled", "expired", "dead_lettered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,40 @@ class Record:
 Page = list[Record]
 
 
+@dataclass(frozen=True, slots=True)
+class Followup:
+    """One follow-up as it is stored. Times are in seconds of Unix time.
+
+    `message` and `outcome` are bytes that the host alone understands. `expires_at`: if it has not
+    begun by then, it never will. `passive`: it waits for the agent's next turn.
+    """
+
+    id: str
+    key: AgentKey
+    message: bytes
+    accepted_at: float
+    expires_at: float | None = None
+    passive: bool = False
+    seq: int = 0
+    attempt: int = 0
+    state: FollowupState = "accepted"
+    started_at: float | None = None
+    settled_at: float | None = None
+    outcome: bytes | None = None
+
+
+Followups = list[Followup]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a follow-up ended."""
+
+    id: str
+    state: FollowupState
+    outcome: bytes | None = None
+
+
 class Store(Protocol):
     """Agents' states, fenced by epochs. Used on the loop that opened it, which it never blocks."""
 
@@ -76,10 +127,20 @@ class Store(Protocol):
         An agent that never lived is created, with epoch 1. Raises AgentDeleted.
         """
 
-    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
-        """Keep `state`, durably, and return the new version.
+    async def commit(
+        self,
+        key: AgentKey,
+        *,
+        epoch: int,
+        version: int,
+        state: bytes | None,
+        settled: Settled | None = None,
+    ) -> int:
+        """Keep `state`, durably, and return the new version; both as they were where it is None.
+        In the same transaction the follow-up ends whose turn it was.
 
-        Raises StaleEpoch if `epoch` or `version` is not the stored one, and AgentDeleted.
+        Raises StaleEpoch if `epoch` or `version` is not the stored one, or if the follow-up has
+        ended already; and AgentDeleted.
         """
 
     async def read(self, key: AgentKey) -> Record | None:
@@ -101,10 +162,36 @@ class Store(Protocol):
         """
 
     async def delete(self, key: AgentKey) -> bool:
-        """Leave a tombstone and raise the epoch, so that a living writer is fenced off.
+        """Leave a tombstone and raise the epoch, so that a living writer is fenced off. Follow-ups
+        that have not ended are cancelled with it.
 
         True if the agent lived until now. An id that never lived gets no tombstone.
         """
+
+    async def accept(self, followup: Followup) -> int:
+        """Keep a follow-up, durably, and return its seq. The agent need not live yet. Raises
+        AgentDeleted."""
+
+    async def begin(self, id: str) -> int:
+        """Count an attempt, durably, and return how many there were; 0 if it has ended already."""
+
+    async def give_back(self, id: str) -> None:
+        """An attempt that was begun does not count: it was cut, and that was not its own fault."""
+
+    async def settle(self, settled: Settled) -> bool:
+        """End a follow-up outside of a commit; False if it has ended already, or never was."""
+
+    async def followup(self, id: str) -> Followup | None:
+        """One follow-up; None if it never was, or is kept no longer."""
+
+    async def pending(self, *, after: int = 0, limit: int = 100) -> Followups:
+        """The oldest that have not ended and are not passive, from those after seq `after`."""
+
+    async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
+        """The oldest passive ones of an agent that have not ended."""
+
+    async def prune(self, before: float, *, limit: int = 1000) -> int:
+        """Forget follow-ups that ended before that time, `limit` at most; return how many."""
 
     async def ping(self) -> None:
         """Return if the data can be read and written now."""

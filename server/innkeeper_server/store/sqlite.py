@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import statements
+from innkeeper_server.store import followups, statements
 from innkeeper_server.store.database import Database
 from innkeeper_server.store.lane import Lane, Operation, Reader
-from innkeeper_server.store.protocol import Hydrated, Page, Record
+from innkeeper_server.store.protocol import Followup, Followups, Hydrated, Page, Record, Settled
 from innkeeper_server.store.writer import Writer
 
 __all__ = ["SQLiteStore"]
@@ -90,7 +90,15 @@ class SQLiteStore:
     async def hydrate(self, key: AgentKey) -> Hydrated:
         return await self.write(partial(statements.hydrate, key=key, now=self._clock()))
 
-    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
+    async def commit(
+        self,
+        key: AgentKey,
+        *,
+        epoch: int,
+        version: int,
+        state: bytes | None,
+        settled: Settled | None = None,
+    ) -> int:
         return await self.write(
             partial(
                 statements.commit,
@@ -98,6 +106,7 @@ class SQLiteStore:
                 epoch=epoch,
                 version=version,
                 state=state,
+                settled=settled,
                 now=self._clock(),
             )
         )
@@ -127,6 +136,30 @@ class SQLiteStore:
 
     async def delete(self, key: AgentKey) -> bool:
         return await self.write(partial(statements.delete, key=key, now=self._clock()))
+
+    async def accept(self, followup: Followup) -> int:
+        return await self.write(partial(followups.accept, followup=followup))
+
+    async def begin(self, id: str) -> int:
+        return await self.write(partial(followups.begin, id=id, now=self._clock()))
+
+    async def give_back(self, id: str) -> None:
+        await self.write(partial(followups.give_back, id=id))
+
+    async def settle(self, settled: Settled) -> bool:
+        return await self.write(partial(followups.settle, settled=settled, now=self._clock()))
+
+    async def followup(self, id: str) -> Followup | None:
+        return await self.query(partial(followups.followup, id=id))
+
+    async def pending(self, *, after: int = 0, limit: int = 100) -> Followups:
+        return await self.query(partial(followups.pending, after=after, limit=limit))
+
+    async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
+        return await self.query(partial(followups.passive, key=key, limit=limit))
+
+    async def prune(self, before: float, *, limit: int = 1000) -> int:
+        return await self.write(partial(followups.prune, before=before, limit=limit))
 
     async def ping(self) -> None:
         """Take the lock for writing, and read through both connections."""

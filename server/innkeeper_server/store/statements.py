@@ -9,9 +9,10 @@ from __future__ import annotations
 import sqlite3
 
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store import followups
 from innkeeper_server.store.faults import Unusable
 from innkeeper_server.store.fencing import check_living, check_writer
-from innkeeper_server.store.protocol import Hydrated, Page, Record
+from innkeeper_server.store.protocol import Hydrated, Page, Record, Settled
 
 __all__ = ["check", "check_writable", "commit", "delete", "hydrate", "page", "page_query", "read"]
 
@@ -45,24 +46,33 @@ def commit(
     *,
     epoch: int,
     version: int,
-    state: bytes,
+    state: bytes | None,
+    settled: Settled | None = None,
     now: float,
 ) -> int:
+    if settled is not None:
+        followups.settle_or_fail(connection, key, settled, now=now)
+    if state is None:
+        _check_writer(connection, key, epoch, version)
+        return version
     done = connection.execute(
         "UPDATE agents SET state = ?, version = version + 1, updated_at = ? "
         f"{_ONE} AND epoch = ? AND version = ? AND deleted = 0",
         (state, now, *key, epoch, version),
     )
     if done.rowcount == 0:
-        stored = connection.execute(
-            f"SELECT epoch, version, deleted FROM agents {_ONE}", key
-        ).fetchone()
-        check_writer(key, stored, epoch=epoch, version=version)
+        _check_writer(connection, key, epoch, version)
         raise AssertionError("a commit that nothing forbids was not made")
     return version + 1
 
 
+def _check_writer(connection: sqlite3.Connection, key: AgentKey, epoch: int, version: int) -> None:
+    sql = f"SELECT epoch, version, deleted FROM agents {_ONE}"
+    check_writer(key, connection.execute(sql, key).fetchone(), epoch=epoch, version=version)
+
+
 def delete(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> bool:
+    followups.cancel_all(connection, key, now=now)
     done = connection.execute(
         "UPDATE agents SET deleted = 1, state = NULL, epoch = epoch + 1, updated_at = ? "
         f"{_ONE} AND deleted = 0",

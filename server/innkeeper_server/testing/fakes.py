@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import Hydrated, MemoryStore
+from innkeeper_server.store import Followup, Hydrated, MemoryStore, Settled
 from innkeeper_server.testing.gates import Gates
 
 
 class GatedStore(MemoryStore):
-    """A store in memory whose writes pass the gates `hydrate`, `commit` and `delete`, and which
+    """A store in memory whose writes pass gates of their names (`hydrate`, `commit` …), and which
     raises what `fail[operation]` lists: one entry a call, where `None` lets it pass."""
 
     def __init__(self, gates: Gates) -> None:
-        super().__init__()
+        super().__init__(clock=asyncio.get_running_loop().time)
         self.gates = gates
         self.fail: dict[str, list[InnkeeperError | None]] = {}
 
@@ -21,9 +24,21 @@ class GatedStore(MemoryStore):
         await self._pass("hydrate")
         return await super().hydrate(key)
 
-    async def commit(self, key: AgentKey, *, epoch: int, version: int, state: bytes) -> int:
+    async def commit(self, key: AgentKey, **change: Any) -> int:
         await self._pass("commit")
-        return await super().commit(key, epoch=epoch, version=version, state=state)
+        return await super().commit(key, **change)
+
+    async def accept(self, followup: Followup) -> int:
+        await self._pass("accept")
+        return await super().accept(followup)
+
+    async def begin(self, id: str) -> int:
+        await self._pass("begin")
+        return await super().begin(id)
+
+    async def settle(self, settled: Settled) -> bool:
+        await self._pass("settle")
+        return await super().settle(settled)
 
     async def delete(self, key: AgentKey) -> bool:
         await self._pass("delete")

@@ -47,6 +47,8 @@ async function main() {
 
   const { receipt } = await unary("Followup", { agent, message: { text: "later" } });
   say("followup", receipt.state);
+  const asked = { receipt_id: receipt.receipt_id, wait: true };
+  say("receipt", (await unary("GetReceipt", asked)).receipt.state);
 
   const answers = {};
   const session = client.Session(options());

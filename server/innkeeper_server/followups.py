@@ -1,0 +1,373 @@
+"""Follow-ups: accepted when the store has them, and run until they have ended.
+
+Owns the way from a message to its receipt, and from the store to a mailbox:
+
+    accept ──▶ the store ──▶ live (an envelope in memory) ──▶ ended
+                  │    ▲                                        │
+                  └────┴─ behind: waits its turn in the store ◀─┘ tried again later
+
+At most `backlog` are live; the others wait in the store, and are taken from it oldest first as
+live ones end. So a host that starts finds what its predecessor had accepted, and takes it up at the
+pace at which it can run it. The effect of a follow-up and its end are committed together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from innkeeper_server.content import Content
+from innkeeper_server.driver import Driver
+from innkeeper_server.errors import (
+    AgentDeleted,
+    AgentError,
+    DeadLettered,
+    DeadlineExceeded,
+    Draining,
+    Evicted,
+    HandlerFailed,
+    InnkeeperError,
+    InvalidRequest,
+    MailboxFull,
+    NoHandler,
+    StoreUnavailable,
+    TooLarge,
+    UnknownAgentType,
+    WorkCancelled,
+)
+from innkeeper_server.identity import AgentKey
+from innkeeper_server.letters import read_message, write_error, write_message, write_output
+from innkeeper_server.limits import Limits
+from innkeeper_server.mailbox import Call, Envelope, Stage
+from innkeeper_server.receipts import Receipts
+from innkeeper_server.registry import Registry
+from innkeeper_server.signals import Signal
+from innkeeper_server.slots import LeaseKind
+from innkeeper_server.store import Followup, Settled, Store
+from innkeeper_server.turns import Turns
+
+__all__ = ["Followups"]
+
+FIRST_PAUSE = 1.0  # seconds before the second attempt; each further pause is twice as long
+LONGEST_PAUSE = 60.0
+PRUNE_EVERY = 600.0  # seconds
+PRUNE_AT_ONCE = 1000  # in one transaction
+
+log = logging.getLogger("innkeeper.host")
+
+
+class _Live:
+    """A follow-up that is in memory; what its envelope knows of the store."""
+
+    __slots__ = ("_owner", "envelope", "has_begun", "record", "timer", "tries")
+
+    def __init__(self, owner: Followups, record: Followup) -> None:
+        self._owner = owner
+        self.record = record
+        self.envelope: Envelope | None = None
+        self.has_begun = False  # this attempt
+        self.tries = 0  # in a row that came to nothing, of any kind; for the pause
+        self.timer: asyncio.TimerHandle | None = None  # until the next one
+
+    async def begin(self) -> None:
+        await self._owner.begin(self)
+
+    def completed(self, output: Content) -> Settled:
+        return Settled(self.record.id, "completed", write_output(output))
+
+    def ended(self, output: Content, error: InnkeeperError | None) -> None:
+        self._owner.ended(self, error)
+
+
+class Followups:
+    """See the module. `clock` tells the world's time, in seconds of Unix time."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        turns: Turns,
+        registry: Registry,
+        store: Store,
+        limits: Limits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._driver = driver
+        self._turns = turns
+        self._registry = registry
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._live: dict[str, _Live] = {}
+        self._seen = 0  # everything up to this seq is live, has ended, or is left alone
+        self._behind = False  # the store may have more
+        self._taking: asyncio.Task[None] | None = None
+        self.receipts = Receipts(store, self._runs)
+        self._closed = False
+        self._closing = Signal()
+        self._pruning: asyncio.TimerHandle | None = None
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take up what was accepted before, and forget old receipts from time to time."""
+        self._fall_behind(0)
+        self._begin_to_prune()
+
+    def go_on(self) -> None:
+        """Take up what is left in the store: the host takes work again."""
+        self._fall_behind(self._seen)
+
+    def close(self) -> None:
+        """Begin nothing more. What has not ended is the next host's to run."""
+        self._closed = True
+        self._closing.notify()
+        if self._pruning is not None:
+            self._pruning.cancel()
+        for live in self._live.values():
+            if live.timer is not None:
+                live.timer.cancel()
+
+    # -- acceptance -----------------------------------------------------------------------------
+
+    def accept(
+        self, key: AgentKey, message: Content, call: Call, expires_at: float | None
+    ) -> Envelope:
+        """Have the store take a message. The envelope's `accepted` tells how that went, its
+        `outcome` how the work did. `expires_at` is in seconds of Unix time."""
+        record = Followup(
+            id=secrets.token_hex(10),
+            key=key,
+            message=write_message(message, call),
+            accepted_at=self._clock(),
+            expires_at=expires_at,
+        )
+        envelope = self._envelope(record, message, call)
+        if self._is_full(key):
+            raise MailboxFull(
+                f"the mailbox of {key} is full: {self._limits.mailbox_size} wait already",
+                metadata={"agent": str(key), "limit": str(self._limits.mailbox_size)},
+            )
+        self._driver.own(self._accept(record, envelope), f"accept {record.id}")
+        return envelope
+
+    async def _accept(self, record: Followup, envelope: Envelope) -> None:
+        try:
+            seq = await self._store.accept(record)
+        except InnkeeperError as error:
+            self._turns.settle(envelope, None, error)
+            self._fall_behind(self._seen)  # where the outcome is unknown, it may have been kept
+            return
+        record = replace(record, seq=seq)
+        envelope.kept = True
+        envelope.signal.notify()
+        if self._behind or self._taking is not None or not self._has_room():
+            self._fall_behind(seq - 1)
+        else:
+            self._run(_Live(self, record), envelope)
+
+    def _is_full(self, key: AgentKey) -> bool:
+        runtime = self._driver.find(key)
+        return runtime is not None and len(runtime.mailbox) >= self._limits.mailbox_size
+
+    def _has_room(self) -> bool:
+        return len(self._live) < self._limits.backlog and not self._is_shut()
+
+    def _is_shut(self) -> bool:
+        return self._closed or self._driver.account.draining
+
+    # -- from the store -------------------------------------------------------------------------
+
+    def _fall_behind(self, seen: int) -> None:
+        """The store has more, beyond that seq."""
+        self._behind = True
+        self._seen = min(self._seen, seen)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._behind and self._taking is None and self._has_room():
+            self._taking = self._driver.own(self._take(), "take up follow-ups")
+
+    async def _take(self) -> None:
+        try:
+            while self._behind and self._has_room():
+                room = self._limits.backlog - len(self._live)
+                self._behind = False  # whoever falls behind from here on says so again
+                try:
+                    page = await self._store.pending(after=self._seen, limit=room)
+                except StoreUnavailable as error:
+                    log.warning("follow-ups cannot be read: %s", error)
+                    self._behind = True
+                    await self._closing.wait(FIRST_PAUSE)
+                    continue
+                for record in page:
+                    self._take_up(record)
+                self._behind = self._behind or len(page) == room
+        finally:
+            self._taking = None
+
+    def _take_up(self, record: Followup) -> None:
+        self._seen = max(self._seen, record.seq)
+        if record.id in self._live or self._is_shut():
+            self._behind = self._behind or self._is_shut()
+            return
+        live = _Live(self, record)
+        try:
+            message, call = read_message(record.message)
+            envelope = self._envelope(record, message, call)
+        except UnknownAgentType:
+            log.warning("follow-up %s waits for a host that serves %s", record.id, record.key.type)
+        except (InvalidRequest, NoHandler) as error:  # the agent's code takes it no more
+            self._live[record.id] = live
+            self._end(live, "failed", error)
+        else:
+            envelope.kept = True
+            self._run(live, envelope)
+
+    def _envelope(self, record: Followup, message: Content, call: Call) -> Envelope:
+        key = record.key
+        work = self._registry.resolve(key.type).bind_followup(message)
+        # Its sender waits for acceptance only, so the sender's deadline and chain end there.
+        call = call._replace(deadline=None, chain=())
+        expires_at = record.expires_at
+        if expires_at is not None:
+            expires_at = self._loop.time() + expires_at - self._clock()
+        return Envelope(
+            record.id, key, work, call, "followup", LeaseKind.ENVELOPE, expires_at=expires_at
+        )
+
+    def _run(self, live: _Live, envelope: Envelope) -> None:
+        self._seen = max(self._seen, live.record.seq)
+        self._live[live.record.id] = live
+        live.envelope = envelope
+        live.has_begun = False
+        envelope.durable = live
+        self._turns.submit(envelope, accepted=True)
+
+    # -- attempts -------------------------------------------------------------------------------
+
+    async def begin(self, live: _Live) -> None:
+        """Count an attempt before it is made, so that one which ends the process counts too."""
+        attempt = await self._store.begin(live.record.id)
+        if attempt == 0:
+            raise WorkCancelled("the follow-up has ended already")
+        live.record = replace(live.record, attempt=attempt, started_at=self._clock())
+        if attempt > self._limits.max_attempts:
+            raise DeadLettered(f"it was begun {attempt - 1} times, and never ended")
+        live.has_begun = True
+
+    def ended(self, live: _Live, error: InnkeeperError | None) -> None:
+        """Its envelope has settled: it has ended for good, or is tried again, or is left in the
+        store for whoever comes next."""
+        if error is None or isinstance(error, AgentDeleted):  # the store knows already
+            self._forget(live)
+        elif isinstance(error, WorkCancelled):
+            self._end(live, "cancelled", error)
+        elif isinstance(error, DeadLettered):
+            self._end(live, "dead_lettered", error)
+        elif isinstance(error, DeadlineExceeded) and not live.has_begun:
+            self._end(live, "expired", error)
+        elif isinstance(error, AgentError):
+            self._end(live, "failed", error)
+        elif isinstance(error, HandlerFailed | DeadlineExceeded | TooLarge) and live.has_begun:
+            if live.record.attempt >= self._limits.max_attempts:
+                self._end(live, "dead_lettered", error)
+            else:
+                self._try_again(live, error)
+        else:  # not its own fault
+            self._try_again(live, error, counts=False)
+
+    def _try_again(self, live: _Live, error: InnkeeperError, *, counts: bool = True) -> None:
+        if live.has_begun and not counts and isinstance(error, Evicted | Draining):
+            self._driver.own(self._give_back(live.record.id), f"give back {live.record.id}")
+        if self._is_shut():
+            del self._live[live.record.id]
+            self._fall_behind(live.record.seq - 1)
+            return
+        pause = min(FIRST_PAUSE * 2**live.tries, LONGEST_PAUSE)
+        live.tries += 1
+        log.warning(
+            "follow-up %s of %s came to nothing (%s); again in %g s",
+            live.record.id,
+            live.record.key,
+            error.reason,
+            pause,
+        )
+        live.timer = self._loop.call_later(pause, self._again, live)
+
+    def _again(self, live: _Live) -> None:
+        live.timer = None
+        before = live.envelope
+        assert before is not None
+        if self._is_shut():
+            del self._live[live.record.id]
+            self._fall_behind(live.record.seq - 1)
+            return
+        envelope = Envelope(
+            before.id,
+            before.agent,
+            before.work,
+            before.call,
+            "followup",
+            LeaseKind.ENVELOPE,
+            expires_at=before.expires_at,
+        )
+        envelope.kept = True
+        envelope.order = before.order
+        self._run(live, envelope)
+
+    async def _give_back(self, id: str) -> None:
+        try:
+            await self._store.give_back(id)
+        except StoreUnavailable as error:
+            log.warning("an attempt of %s counts though it was cut: %s", id, error)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _end(self, live: _Live, state: str, error: InnkeeperError) -> None:
+        """For good; it is live until the store knows, so that nobody takes it up again."""
+        if state != "cancelled":
+            level = logging.ERROR if state == "dead_lettered" else logging.WARNING
+            log.log(level, "follow-up %s of %s: %s", live.record.id, live.record.key, state)
+        settled = Settled(live.record.id, state, write_error(error))  # type: ignore[arg-type]
+        self._driver.own(self._settle(live, settled), f"settle {live.record.id}")
+
+    async def _settle(self, live: _Live, settled: Settled) -> None:
+        pause = FIRST_PAUSE
+        while not self._closed:
+            try:
+                await self._store.settle(settled)
+            except StoreUnavailable as error:
+                log.warning("the end of %s cannot be kept: %s", settled.id, error)
+                await self._closing.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                self._forget(live)
+                return
+
+    def _forget(self, live: _Live) -> None:
+        self._live.pop(live.record.id, None)
+        self.receipts.ended(live.record.id)
+        self._catch_up()
+
+    def _begin_to_prune(self) -> None:
+        self._pruning = self._loop.call_later(PRUNE_EVERY, self._begin_to_prune)
+        self._driver.own(self._prune(), "forget old receipts")
+
+    async def _prune(self) -> None:
+        before = self._clock() - self._limits.receipt_retention
+        try:
+            while await self._store.prune(before, limit=PRUNE_AT_ONCE) == PRUNE_AT_ONCE:
+                if self._closed:
+                    return
+        except StoreUnavailable as error:
+            log.warning("old receipts cannot be forgotten: %s", error)
+
+    def _runs(self, id: str) -> bool:
+        live = self._live.get(id)
+        envelope = live.envelope if live is not None else None
+        return envelope is not None and envelope.stage is Stage.ACTIVE
