@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 
 from innkeeper_server.limits import Limits
-from innkeeper_server.store import open_store
+from innkeeper_server.store import open_store, without_password
 
 __all__ = ["ConfigError", "Settings", "load"]
 
@@ -183,7 +183,7 @@ def _worded(error: ErrorDetails, flags: dict[str, Any], path: Path) -> str:
     name = str(error["loc"][0])
     what = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     what = what[:1].lower() + what[1:]
-    shown = repr(error["input"])
+    shown = without_password(repr(error["input"]))
     shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
     return f"{name}: {what}, not {shown} ({_whence(name, flags, path)})"
 

@@ -138,3 +138,10 @@ def test_the_sample_file_names_every_setting_with_its_default() -> None:
     assert shown.model_dump() == defaults
     text = sample.read_text()
     assert [name for name in Settings.model_fields if f"{name} = " not in text] == []
+
+
+def test_a_password_in_a_wrong_url_is_shown_nowhere() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(store="postgresql://me:hun/ter2@db.example/agents")
+    assert "postgresql://***@db.example/agents" in str(caught.value)
+    assert "ter2" not in str(caught.value)

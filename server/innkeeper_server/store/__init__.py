@@ -22,6 +22,7 @@ __all__ = [
     "Settled",
     "Store",
     "open_store",
+    "without_password",
 ]
 
 _SQLITE = "sqlite:///"
@@ -58,6 +59,10 @@ def _fault_of(path: str) -> str:
     return ""
 
 
+def without_password(text: str) -> str:
+    """Text as it may be shown: what a URL in it carries before the `@` is left out."""
+    return re.sub(r"//\S*@", "//***@", text)
+
+
 def _shown(url: str) -> str:
-    """The URL for a message, without the password that one of another kind may carry."""
-    return repr(re.sub(r"//[^/]*@", "//***@", url))
+    return repr(without_password(url))
