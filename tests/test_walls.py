@@ -25,6 +25,7 @@ LAYERS = [
         "turns",
         "letters",
         "receipts",
+        "repeats",
         "followups",
         "visits",
         "lives",

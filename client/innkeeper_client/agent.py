@@ -59,14 +59,16 @@ class RemoteAgent:
         timeout: float | None = None,
         busy: Busy = "enqueue",
         retry_unknown: bool = False,
+        idempotency_key: str = "",
         **arguments: object,
     ) -> Any:
         """Run an action as one turn and return what it returned, once that is committed.
 
         `input` is the whole input, for arguments that are not by name or that clash with the
-        names here. `retry_unknown` allows a retry where the work may have run already.
+        names here. `retry_unknown` allows a retry where the work may have run already; with an
+        `idempotency_key` every retry is safe, since the host runs one call for each key.
         """
-        request = invoke_request(to_ref(self.ref), action, input, arguments, busy)
+        request = invoke_request(to_ref(self.ref), action, input, arguments, busy, idempotency_key)
         return (await self._invoke(request, timeout, retry_unknown)).output
 
     async def invoke_raw(
@@ -78,10 +80,11 @@ class RemoteAgent:
         timeout: float | None = None,
         busy: Busy = "enqueue",
         retry_unknown: bool = False,
+        idempotency_key: str = "",
         **arguments: object,
     ) -> Invoked:
         """As `invoke`, with the turn's and the runtime's ids."""
-        request = invoke_request(to_ref(self.ref), action, input, arguments, busy)
+        request = invoke_request(to_ref(self.ref), action, input, arguments, busy, idempotency_key)
         return await self._invoke(request, timeout, retry_unknown)
 
     def chat(
@@ -111,13 +114,20 @@ class RemoteAgent:
             return await reply.text()
 
     async def followup(
-        self, message: object, *, expires_in: float | None = None, timeout: float | None = None
+        self,
+        message: object,
+        *,
+        expires_in: float | None = None,
+        timeout: float | None = None,
+        idempotency_key: str = "",
     ) -> Receipt:
-        """Leave a message for a later turn; dropped if not begun within `expires_in` seconds."""
+        """Leave a message for a later turn; dropped if not begun within `expires_in` seconds. With
+        an `idempotency_key` it is left once, however often this is repeated."""
         response = await self._caller.unary(
             self._stub.Followup,
-            followup_request(to_ref(self.ref), message, expires_in),
+            followup_request(to_ref(self.ref), message, expires_in, idempotency_key),
             timeout=timeout,
+            harmless=bool(idempotency_key),
             metadata=self._metadata,
         )
         return record(response.receipt, Receipt)
@@ -151,7 +161,7 @@ class RemoteAgent:
             self._stub.Invoke,
             request,
             timeout=timeout,
-            harmless=harmless,
+            harmless=harmless or bool(request.idempotency_key),
             metadata=self._metadata,
         )
         return record(response, Invoked)

@@ -11,9 +11,7 @@ what only a caller can see.
      ├─ StoreUnavailable, Evicted, StaleEpoch     nothing of the turn was kept
      ├─ SlowReader, TooLarge, VersionMismatch, DeadlineExceeded, WorkCancelled
      ├─ CallCycle, CapacityDeadlock, StaleRuntime, AgentOwned, NotResident, SessionProtocol
-     ├─ ReceiptNotFound, DeadLettered
-     ├─ AgentError            the agent ended its turn so, on purpose
-     ├─ HandlerFailed, Internal
+     ├─ AgentError (on purpose), HandlerFailed, Internal, ReceiptNotFound, DeadLettered, …
      ├─ Unreachable*          no connection came about; nothing was sent
      ├─ OutcomeUnknown        the connection broke after sending: the work may have run, or not
      └─ ClientClosed          this client, or this session, was closed under the call
@@ -257,6 +255,12 @@ class NotResident(InnkeeperError):
     reason = "NOT_RESIDENT"
 
 
+class IdempotencyMismatch(InnkeeperError):
+    """The idempotency key came before with another request."""
+
+    reason = "IDEMPOTENCY_MISMATCH"
+
+
 class ReceiptNotFound(InnkeeperError):
     """There is no such receipt, or the host keeps it no longer."""
 
@@ -264,7 +268,7 @@ class ReceiptNotFound(InnkeeperError):
 
 
 class DeadLettered(InnkeeperError):
-    """A follow-up failed too often and was put aside."""
+    """A follow-up failed too often."""
 
     reason = "DEAD_LETTERED"
 

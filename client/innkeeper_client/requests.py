@@ -40,11 +40,14 @@ def invoke_request(
     value: object,
     arguments: Mapping[str, object],
     busy: Busy,
+    idempotency_key: str = "",
 ) -> agent_pb.InvokeRequest:
     """An Invoke: arguments by name, or one whole input. TypeError if both are given."""
     if arguments and value is not ABSENT:
         raise TypeError("give arguments by name, or the whole input, not both")
-    request = agent_pb.InvokeRequest(agent=agent, action=action, busy_policy=_busy(busy))
+    request = agent_pb.InvokeRequest(
+        agent=agent, action=action, busy_policy=_busy(busy), idempotency_key=idempotency_key
+    )
     if arguments:
         request.input.CopyFrom(to_payload(dict(arguments)))
     elif value is not ABSENT:
@@ -67,10 +70,15 @@ def chat_request(
 
 
 def followup_request(
-    agent: common_pb.AgentRef | None, message: object, expires_in: float | None
+    agent: common_pb.AgentRef | None,
+    message: object,
+    expires_in: float | None,
+    idempotency_key: str = "",
 ) -> agent_pb.FollowupRequest:
     """A Followup that expires so many seconds from now."""
-    request = agent_pb.FollowupRequest(agent=agent, message=to_payload(message))
+    request = agent_pb.FollowupRequest(
+        agent=agent, message=to_payload(message), idempotency_key=idempotency_key
+    )
     if expires_in is not None:
         if not expires_in > 0:
             raise ValueError(f"expires_in must be above 0 seconds, not {expires_in}")

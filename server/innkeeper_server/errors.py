@@ -9,6 +9,7 @@ and the seconds after which a retry makes sense.
      ├─ UnknownAgentType       NOT_FOUND            no such type here
      ├─ AgentNotFound          NOT_FOUND            no such agent for this caller
      ├─ AgentDeleted           NOT_FOUND            it was deleted; nothing revives it
+     ├─ IdempotencyMismatch    FAILED_PRECONDITION  the key came with another request before
      ├─ ReceiptNotFound        NOT_FOUND            no such receipt, or kept no longer
      ├─ DeadLettered           ABORTED              a follow-up failed too often
      ├─ NoHandler              UNIMPLEMENTED        no such action, or no chat
@@ -63,6 +64,7 @@ __all__ = [
     "Draining",
     "Evicted",
     "HandlerFailed",
+    "IdempotencyMismatch",
     "InnkeeperError",
     "Internal",
     "InvalidRequest",
@@ -148,6 +150,13 @@ class AgentDeleted(InnkeeperError):
 
     code = StatusCode.NOT_FOUND
     reason = "AGENT_DELETED"
+
+
+class IdempotencyMismatch(InnkeeperError):
+    """The idempotency key came before with another request."""
+
+    code = StatusCode.FAILED_PRECONDITION
+    reason = "IDEMPOTENCY_MISMATCH"
 
 
 class ReceiptNotFound(InnkeeperError):

@@ -45,6 +45,7 @@ from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Call, Envelope, Stage
 from innkeeper_server.receipts import Receipts
 from innkeeper_server.registry import Registry
+from innkeeper_server.repeats import fingerprint, mismatch
 from innkeeper_server.signals import Signal
 from innkeeper_server.slots import LeaseKind
 from innkeeper_server.store import Followup, Settled, Store
@@ -81,6 +82,9 @@ class _Live:
 
     def ended(self, output: Content, error: InnkeeperError | None) -> None:
         self._owner.ended(self, error)
+
+    def is_wanted(self) -> bool:
+        return True
 
 
 class Followups:
@@ -135,7 +139,12 @@ class Followups:
     # -- acceptance -----------------------------------------------------------------------------
 
     def accept(
-        self, key: AgentKey, message: Content, call: Call, expires_at: float | None
+        self,
+        key: AgentKey,
+        message: Content,
+        call: Call,
+        expires_at: float | None,
+        idempotency_key: str = "",
     ) -> Envelope:
         """Have the store take a message. The envelope's `accepted` tells how that went, its
         `outcome` how the work did. `expires_at` is in seconds of Unix time."""
@@ -145,6 +154,8 @@ class Followups:
             message=write_message(message, call),
             accepted_at=self._clock(),
             expires_at=expires_at,
+            idempotency_key=idempotency_key,
+            fingerprint=fingerprint("followup", "", message) if idempotency_key else b"",
         )
         envelope = self._envelope(record, message, call)
         if self._is_full(key):
@@ -157,18 +168,29 @@ class Followups:
 
     async def _accept(self, record: Followup, envelope: Envelope) -> None:
         try:
-            seq = await self._store.accept(record)
+            kept = await self._store.accept(record)
         except InnkeeperError as error:
             self._turns.settle(envelope, None, error)
             self._fall_behind(self._seen)  # where the outcome is unknown, it may have been kept
             return
-        record = replace(record, seq=seq)
+        if kept.id != record.id:
+            self._answer_again(kept, record, envelope)
+            return
         envelope.kept = True
         envelope.signal.notify()
         if self._behind or self._taking is not None or not self._has_room():
-            self._fall_behind(seq - 1)
+            self._fall_behind(kept.seq - 1)
         else:
-            self._run(_Live(self, record), envelope)
+            self._run(_Live(self, kept), envelope)
+
+    def _answer_again(self, kept: Followup, record: Followup, envelope: Envelope) -> None:
+        """There is one with the same key: its receipt is the answer, if it is the same one."""
+        if kept.fingerprint != record.fingerprint:
+            self._turns.settle(envelope, None, mismatch(record.key))
+            return
+        envelope.id = kept.id
+        envelope.kept = envelope.replayed = True
+        envelope.signal.notify()
 
     def _is_full(self, key: AgentKey) -> bool:
         runtime = self._driver.find(key)

@@ -26,14 +26,14 @@ from innkeeper_server.driver import Driver
 from innkeeper_server.errors import AgentDeleted, AgentNotFound, Draining, WorkCancelled
 from innkeeper_server.events import Outbox
 from innkeeper_server.followups import Followups
-from innkeeper_server.identity import AgentKey, check_id
+from innkeeper_server.identity import AgentKey, check_id, check_key
 from innkeeper_server.limits import Limits
 from innkeeper_server.lives import Lives
 from innkeeper_server.mailbox import BusyPolicy, Call, Envelope, OnDisconnect, Stage
 from innkeeper_server.nested import NestedAgent
 from innkeeper_server.operators import Operators
-from innkeeper_server.receipts import Receipt
 from innkeeper_server.registry import AgentType, Registry
+from innkeeper_server.repeats import Repeats, fingerprint
 from innkeeper_server.residency import Account
 from innkeeper_server.runtime import Runtime
 from innkeeper_server.slots import LeaseKind
@@ -94,6 +94,7 @@ class Host:
         self.operators = Operators(self.driver, self.limits)
         self.drains = Drain(self.driver, self.operators, self.limits)
         self.followups = Followups(self.driver, self.turns, registry, store, self.limits, clock)
+        self.repeats = Repeats(self.driver, self.turns, store)
         self.drains.listeners.append(self._on_draining)
         self._numbers = itertools.count(1)
 
@@ -101,10 +102,6 @@ class Host:
         """Open the store, and take up the follow-ups that were accepted before."""
         await self.store.open()
         self.followups.start()
-
-    async def receipt(self, id: str, tenant: str, *, deadline: float | None = None) -> Receipt:
-        """How a follow-up stands; see `Receipts.get`."""
-        return await self.followups.receipts.get(id, tenant, deadline=deadline)
 
     def _on_draining(self, begins: bool) -> None:
         if not begins:
@@ -145,14 +142,19 @@ class Host:
         call: Call,
         *,
         busy: BusyPolicy = "enqueue",
+        idempotency_key: str = "",
     ) -> Envelope:
         """One turn of an action. Raises at once what is wrong with the request itself; anything
-        later is the envelope's outcome."""
+        later is the envelope's outcome. With an `idempotency_key`, see `repeats.py`."""
         key, type = self._address(key)
         work = type.bind_invoke(action, input)
-        return self.submit(
-            Envelope(self._next_id(), key, work, call, "invoke", LeaseKind.REQUEST, None, busy)
+        envelope = Envelope(
+            self._next_id(), key, work, call, "invoke", LeaseKind.REQUEST, None, busy
         )
+        if not idempotency_key:
+            return self.submit(envelope)
+        told = fingerprint("invoke", action, input)
+        return self.repeats.submit(envelope, check_key(idempotency_key), told)
 
     def chat(
         self,
@@ -193,14 +195,22 @@ class Host:
         return self.submit(envelope)
 
     def followup(
-        self, key: AgentKey, message: Content, call: Call, *, expires_at: float | None = None
+        self,
+        key: AgentKey,
+        message: Content,
+        call: Call,
+        *,
+        expires_at: float | None = None,
+        idempotency_key: str = "",
     ) -> Envelope:
         """A message for a later turn. Its acceptance, by the store, is what the caller waits for.
         `expires_at`, in seconds of Unix time: what has not begun by then never will."""
         key, _ = self._address(key)
         if self.draining and not call.chain:
             raise Draining(explain.DRAINING)
-        return self.followups.accept(key, message, call, expires_at)
+        if idempotency_key:
+            check_key(idempotency_key)
+        return self.followups.accept(key, message, call, expires_at, idempotency_key)
 
     def update_state(
         self, key: AgentKey, state: JsonValue, call: Call, *, expected_version: int | None = None
@@ -250,6 +260,8 @@ class Host:
             envelope.outbox.detach()
         if envelope.stage is Stage.SETTLED:
             return
+        if envelope.durable is not None and envelope.durable.is_wanted():
+            return  # others wait for it with the same key
         left = WorkCancelled("its caller left")
         goes_on = envelope.on_disconnect == "continue"
         if not (goes_on and envelope.outbox is not None) and self.turns.withdraw(envelope, left):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from innkeeper_server.errors import InvalidRequest
 
-__all__ = ["MAX_ID_CHARS", "MAX_TYPE_CHARS", "AgentKey", "check_id", "check_type"]
+__all__ = ["MAX_ID_CHARS", "MAX_TYPE_CHARS", "AgentKey", "check_id", "check_key", "check_type"]
 
 MAX_ID_CHARS = 256
 MAX_TYPE_CHARS = 128
@@ -41,6 +41,11 @@ def check_id(value: str, field: str = "agent.id") -> str:
     if not value.isprintable() and _UNFIT.search(value):
         raise InvalidRequest.of(field, "must not contain control characters")
     return value
+
+
+def check_key(value: str, field: str = "idempotency_key") -> str:
+    """Return the idempotency key, or raise InvalidRequest naming `field`."""
+    return check_id(value, field)
 
 
 def check_type(value: str, field: str = "agent.type") -> str:

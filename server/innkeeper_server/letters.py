@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from innkeeper_server.content import Blob, Content
-from innkeeper_server.errors import InnkeeperError
+from innkeeper_server.errors import AgentError, DeadlineExceeded, HandlerFailed, InnkeeperError
 from innkeeper_server.mailbox import Call
 
 __all__ = [
     "read_error",
     "read_message",
     "read_output",
+    "restored_error",
     "write_error",
     "write_message",
     "write_output",
+    "written",
 ]
 
 
@@ -32,7 +34,7 @@ def write_message(message: Content, call: Call) -> bytes:
         "request_id": call.request_id,
         "metadata": dict(call.metadata),
     }
-    return _bytes({"message": _written(message), "call": sender})
+    return _bytes({"message": written(message), "call": sender})
 
 
 def read_message(data: bytes) -> tuple[Content, Call]:
@@ -43,7 +45,7 @@ def read_message(data: bytes) -> tuple[Content, Call]:
 
 def write_output(output: Content) -> bytes:
     """What a follow-up's turn returned."""
-    return _bytes({"output": _written(output)})
+    return _bytes({"output": written(output)})
 
 
 def read_output(data: bytes) -> Content:
@@ -68,7 +70,19 @@ def read_error(data: bytes) -> Mapping[str, Any] | None:
     return error
 
 
-def _written(content: Content) -> dict[str, Any]:
+def restored_error(
+    code: str, reason: str, message: str, metadata: Mapping[str, str]
+) -> InnkeeperError:
+    """The error that `read_error` found, as it was raised; it promises no good of a retry."""
+    if reason == HandlerFailed.reason:
+        return HandlerFailed(message, metadata=metadata)
+    if reason == DeadlineExceeded.reason:
+        return DeadlineExceeded(message, metadata=metadata)
+    return AgentError(code, message, metadata)
+
+
+def written(content: Content) -> dict[str, Any]:
+    """A content as JSON."""
     if content is None:
         return {}
     if isinstance(content, str):

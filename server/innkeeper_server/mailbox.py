@@ -26,7 +26,7 @@ from innkeeper_server.slots import Lease, LeaseKind, Ticket
 
 if TYPE_CHECKING:
     from innkeeper_server.agent import Turn
-    from innkeeper_server.store import Settled
+    from innkeeper_server.store import Outcome, Settled
     from innkeeper_server.work import Work
 
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
@@ -65,11 +65,14 @@ class Durable(Protocol):
     async def begin(self) -> None:
         """Count an attempt, before the handler runs. Raises what forbids it."""
 
-    def completed(self, output: Content) -> Settled:
+    def completed(self, output: Content) -> Settled | Outcome:
         """What is to be committed together with the effect."""
 
     def ended(self, output: Content, error: InnkeeperError | None) -> None:
         """Its envelope has settled, in this block."""
+
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for it besides the caller who sent it."""
 
 
 class Envelope:
@@ -93,6 +96,7 @@ class Envelope:
         "order",
         "outbox",
         "output",
+        "replayed",
         "runtime_id",
         "signal",
         "stage",
@@ -129,6 +133,7 @@ class Envelope:
         self.expires_at = expires_at
         self.expected_version = expected_version
         self.durable: Durable | None = None
+        self.replayed = False  # its outcome is that of another call with the same key
         self.kept = False  # the store has it: it is accepted, wherever it stands
         self.stage = Stage.WAITING
         self.order = 0  # among all that was submitted; it keeps it when it is handed over

@@ -21,7 +21,7 @@ from innkeeper_server.slots import Lease
 if TYPE_CHECKING:
     from innkeeper_server.agent import AgentHandle
     from innkeeper_server.registry import AgentType
-    from innkeeper_server.store import Settled, Store
+    from innkeeper_server.store import Outcome, Settled, Store
     from innkeeper_server.visits import Connection
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Runtime:
         return state
 
     async def write(
-        self, store: Store, state: bytes | None, settled: Settled | None = None
+        self, store: Store, state: bytes | None, settled: Settled | Outcome | None = None
     ) -> None:
         """Commit a state, and with it how a follow-up ended. Cannot be cut half-way: a commit that
         was begun is seen to its end, so what memory holds and what the store holds never part."""
@@ -160,7 +160,9 @@ class Runtime:
         except Exception as fault:
             raise handler_failed(self.key, "its state, which is no JSON", fault) from None
 
-    async def _commit(self, store: Store, state: bytes | None, settled: Settled | None) -> None:
+    async def _commit(
+        self, store: Store, state: bytes | None, settled: Settled | Outcome | None
+    ) -> None:
         try:
             self.version = await store.commit(
                 self.key, epoch=self.epoch, version=self.version, state=state, settled=settled

@@ -105,6 +105,16 @@ async def test_work_can_be_seen_explained_and_cancelled(house: House) -> None:
     assert "nothing to stop" in (await house.run("cancel", "guest/a", "--scope", "all")).err
 
 
+async def test_a_call_with_a_key_runs_once(house: House) -> None:
+    for _ in range(3):
+        assert (await house.run("invoke", "guest/k", "add", "--key", "order-7")).out == "1\n"
+    first = await house.run("followup", "echo/k", "once", "--key", "n", "--json")
+    again = await house.run("followup", "echo/k", "once", "--key", "n", "--json")
+    assert first.json["receipt"]["receipt_id"] == again.json["receipt"]["receipt_id"]
+    other = await house.run("followup", "echo/k", "twice", "--key", "n")
+    assert (other.code, "IDEMPOTENCY_MISMATCH" in other.err) == (7, True)
+
+
 async def test_a_followup_prints_its_receipt_and_runs(house: House) -> None:
     ended = await house.run("followup", "echo/a", "later", "--expires-in", "60", "--json")
     assert ended.json["receipt"]["state"] == "accepted"

@@ -96,6 +96,14 @@ async def test_work_that_may_have_run_is_sent_again_if_the_caller_allows_it(
 
 
 @pytest.mark.parametrize("refusal", MAYBE_RUN, ids=lambda r: r.status.message + str(r.code))
+async def test_work_with_an_idempotency_key_is_sent_again_with_the_same_key(
+    it: World, refusal: Refusal
+) -> None:
+    it.agents.will(refusal, OK)
+    assert await add(it, idempotency_key="order-7") == 3
+
+
+@pytest.mark.parametrize("refusal", MAYBE_RUN, ids=lambda r: r.status.message + str(r.code))
 async def test_reads_are_always_safe(it: World, refusal: Refusal) -> None:
     it.catalog.will(refusal, catalog_pb.ListAgentTypesResponse())
     assert await it.client.catalog.types() == []

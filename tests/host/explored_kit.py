@@ -37,6 +37,7 @@ class Play:
         self.tasks: list[asyncio.Task[Any]] = []
         self.forced = False  # somebody cuts turns
         self.deleting: set[str] = set()
+        self.keyed: set[str] = set()  # texts that are sent more than once, under one key
         scene.always(self.check)
 
     @classmethod
@@ -77,6 +78,14 @@ class Play:
     async def invoke(self, id: str, text: str, patience: float | None = None) -> None:
         deadline = None if patience is None else self.host.now() + patience
         await self._until_settled(id, text, self.world.do(id, text, deadline=deadline))
+
+    async def repeat(self, id: str, text: str) -> None:
+        """One of several calls with the same key."""
+        self.keyed.add(text)
+        call = self.host.invoke(
+            self.world.key(id), "work", {"text": text}, Call(), idempotency_key=text
+        )
+        await self._until_settled(id, text, call)
 
     async def job(self, id: str, text: str) -> None:
         """A turn that leaves work behind, and with it state that no turn commits."""
@@ -180,12 +189,18 @@ class Play:
         assert not unsettled, f"8: {unsettled} never settled"
         left = {text for all in self.sent.values() for text, e in all if e.kind == "followup"}
         ran = Counter(word for word in self.world.ran if not word.startswith("for "))
+        left |= self.keyed
         again = [word for word, count in ran.items() if count > 1 and word not in left]
         assert not again, f"8: more than once: {again}"
         if not self.forced:
             cut = [text for text, envelope in calls if isinstance(envelope.error, Evicted)]
             assert not cut, f"{cut} was cut by a polite eviction"
-        told = [word for text, env in calls if env.error is None for word in text.split()]
+        told = [
+            word
+            for text, env in calls
+            if env.error is None and text not in self.keyed
+            for word in text.split()
+        ]
         kept = [word for word in await self.world.done(id) if not word.startswith("for ")]
         if id in self.deleting:
             self._check_deleted(sent, kept)
@@ -193,6 +208,16 @@ class Play:
             own = [word for word in kept if not word.startswith("job") and word not in left]
             assert own == self.before.get(id, []) + told, "8: what was told is not what was kept"
             await self._check_followups(sent, kept)
+            self._check_repeats(calls, kept)
+
+    def _check_repeats(self, calls: list[tuple[str, Envelope]], kept: list[str]) -> None:
+        """However often one was sent: it has its effect once if anybody was told so, and never
+        twice."""
+        for text in self.keyed & {text for text, _ in calls}:
+            told = any(env.error is None for said, env in calls if said == text)
+            assert kept.count(text) <= 1, f"{text} has its effect twice: {kept}"
+            assert not told or kept.count(text) == 1, f"{text} was told, and is not kept"
+        assert self.host.repeats._under_way == {}, "a key is under way for ever"
 
     async def _check_followups(self, sent: list[tuple[str, Envelope]], kept: list[str]) -> None:
         """Each that was accepted has ended; its effect is there once if it completed; and those

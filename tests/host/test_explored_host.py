@@ -126,6 +126,15 @@ async def a_checkpoint_beside_a_turn(scene: Scene) -> None:
     await play.finish()
 
 
+async def repeated_calls(scene: Scene) -> None:
+    """The same call is sent three times with one key, amid an eviction and a failing commit."""
+    play = await Play.begun(scene, "a", capacity=1)
+    play.world.store.fail = {"commit": [None, StoreUnavailable("full")]}
+    play.start(play.repeat("a", "a1"), play.repeat("a", "a1"), play.evict("a", "force"))
+    play.start(play.repeat("a", "a1"), play.cancel("a", "turn"), play.invoke("a", "a2"))
+    await play.finish()
+
+
 async def calls_from_agent_to_agent(scene: Scene) -> None:
     """Two parents hold the slots that their children need, and somebody calls one of these."""
     play = await Play.begun(scene, capacity=2)
@@ -206,6 +215,7 @@ SCENARIOS = [
     a_stop_that_hangs,
     state_left_behind,
     a_checkpoint_beside_a_turn,
+    repeated_calls,
     calls_from_agent_to_agent,
     a_deletion,
     a_deletion_of_somebody_who_starts,

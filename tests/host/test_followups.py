@@ -183,7 +183,9 @@ def test_a_handler_that_fails_is_tried_again_and_then_put_aside() -> None:
         [bad, good] = await accepted(world, "a", "bad", "good")
         await settle()
         assert await world.done("a") == ["good"]
-        receipt = await world.host.receipt(bad, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            bad, "default", deadline=world.host.now() + 100
+        )
         assert (receipt.followup.state, receipt.followup.attempt) == ("dead_lettered", 3)
         assert world.host.now() == 3.0
         assert receipt.followup.outcome is not None
@@ -199,7 +201,9 @@ def test_a_handler_that_fails_twice_and_then_does_not_has_run_once() -> None:
     async def scenario(world: World) -> None:
         world.failing["shaky"] = 2
         [id] = await accepted(world, "a", "shaky")
-        receipt = await world.host.receipt(id, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            id, "default", deadline=world.host.now() + 100
+        )
         assert (receipt.followup.state, receipt.followup.attempt) == ("completed", 3)
         assert await world.done("a") == ["shaky"]
         await world.at_rest()
@@ -234,7 +238,9 @@ def test_an_agent_that_does_not_start_is_left_alone_for_longer_and_longer() -> N
         [id] = await accepted(world, "a", "one")
         await settle()
         assert await stands(world, id) == ("accepted", 0)
-        receipt = await world.host.receipt(id, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            id, "default", deadline=world.host.now() + 100
+        )
         assert (receipt.followup.state, receipt.followup.attempt) == ("completed", 1)
         assert world.host.now() == 1.0 + 2.0 + 4.0 + 8.0
         await world.at_rest()
@@ -252,7 +258,9 @@ def test_a_forced_eviction_costs_a_follow_up_no_attempt() -> None:
         await settle()
         assert await stands(world, left.id) == ("accepted", 0)
         gate.open()
-        receipt = await world.host.receipt(left.id, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            left.id, "default", deadline=world.host.now() + 100
+        )
         assert (receipt.followup.state, receipt.followup.attempt) == ("completed", 1)
         assert await world.done("a") == ["one"]
         await world.at_rest()
@@ -313,7 +321,9 @@ def test_one_that_is_cancelled_ends_so_and_stays_so(when: str) -> None:
         await gate.reached()
         meant = first if when == "running" else second
         assert [work.id for work in world.host.cancel(world.key("a"), "", meant.id)] == [meant.id]
-        receipt = await world.host.receipt(meant.id, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            meant.id, "default", deadline=world.host.now() + 100
+        )
         assert receipt.followup.state == "cancelled"
         gate.open()
         await settle()
@@ -348,7 +358,9 @@ def test_a_commit_that_fails_keeps_neither_effect_nor_end() -> None:
         await settle()
         assert await stands(world, id) == ("accepted", 1)
         assert await world.done("a") == []
-        receipt = await world.host.receipt(id, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            id, "default", deadline=world.host.now() + 100
+        )
         assert receipt.followup.state == "completed"
         assert await world.done("a") == ["one"]
         await world.at_rest()
@@ -364,7 +376,9 @@ def test_an_end_that_cannot_be_kept_now_is_kept_later() -> None:
         world.refusing.add("bad")
         world.store.fail["settle"] = [StoreUnavailable("full")] * 3
         [id] = await accepted(world, "a", "bad")
-        receipt = await world.host.receipt(id, "default", deadline=world.host.now() + 100)
+        receipt = await world.host.followups.receipts.get(
+            id, "default", deadline=world.host.now() + 100
+        )
         assert (receipt.followup.state, receipt.followup.attempt) == ("failed", 1)
         assert world.ran == ["bad"]
         await world.at_rest()
@@ -394,18 +408,20 @@ def test_a_receipt_can_be_waited_for_and_is_nobody_elses() -> None:
         [id] = await accepted(world, "a", "one")
         await gate.reached()
         now = world.host.now()
-        receipt = await world.host.receipt(id, "default")
+        receipt = await world.host.followups.receipts.get(id, "default")
         assert (receipt.followup.state, receipt.running) == ("accepted", True)
-        assert (await world.host.receipt(id, "default", deadline=now + 5)).running
+        assert (await world.host.followups.receipts.get(id, "default", deadline=now + 5)).running
         assert world.host.now() == now + 5
-        waiting = asyncio.ensure_future(world.host.receipt(id, "default", deadline=now + 50))
+        waiting = asyncio.ensure_future(
+            world.host.followups.receipts.get(id, "default", deadline=now + 50)
+        )
         await settle()
         gate.open()
         assert (await waiting).followup.state == "completed"
         assert world.host.now() == now + 5
         for other in (id, "no such"):
             with pytest.raises(ReceiptNotFound):
-                await world.host.receipt(other, "another tenant")
+                await world.host.followups.receipts.get(other, "another tenant")
         assert world.host.followups.receipts._watches == {}
         await world.at_rest()
 
@@ -420,7 +436,7 @@ def test_old_receipts_are_forgotten() -> None:
         assert await stands(world, id) == ("completed", 1)
         await asyncio.sleep(1000)
         with pytest.raises(ReceiptNotFound):
-            await world.host.receipt(id, "default")
+            await world.host.followups.receipts.get(id, "default")
         await world.at_rest()
 
     scene(scenario, receipt_retention=1000.0)

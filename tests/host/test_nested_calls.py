@@ -158,7 +158,9 @@ def test_a_followup_to_oneself_is_no_cycle() -> None:
         handle = runtime.agent("guest", "a")
         left = asyncio.ensure_future(handle.followup("two"))
         await settle()
-        assert (await world.host.receipt(await left, "default")).followup.state == "accepted"
+        assert (
+            await world.host.followups.receipts.get(await left, "default")
+        ).followup.state == "accepted"
         gate.open()
         await ending(running)
         await settle()

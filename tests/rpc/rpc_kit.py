@@ -98,6 +98,7 @@ class World:
         self.ending = Ending()
         self.service = AgentService(self.host, self.boundary, self.ending)
         self.channel: grpc.aio.Channel
+        self.address: str
         self.stub: agent_rpc.AgentServiceAsyncStub
 
     def gate(self, name: str) -> Gate:
@@ -138,7 +139,8 @@ async def serving(**limits: Any) -> AsyncIterator[World]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as it.channel:
+        it.address = f"127.0.0.1:{port}"
+        async with grpc.aio.insecure_channel(it.address) as it.channel:
             it.stub = agent_rpc.AgentServiceStub(it.channel)
             yield it
     finally:

@@ -120,7 +120,10 @@ async def test_an_endless_id_is_refused_and_cut_short(it: World) -> None:
     [
         (frame("1"), "frame"),
         (frame("1", invoke=agent_pb.InvokeRequest(agent=ref("a", "no type"))), "agent.type"),
-        (frame("1", invoke=agent_pb.InvokeRequest(idempotency_key="k")), "idempotency_key"),
+        (
+            frame("1", invoke=agent_pb.InvokeRequest(action="add", idempotency_key="\n")),
+            "idempotency_key",
+        ),
         (frame("1", invoke=agent_pb.InvokeRequest(busy_policy=3)), "busy_policy"),
         (frame("1", chat=agent_pb.StreamChatRequest(on_disconnect=9)), "on_disconnect"),
         (frame("1", message=agent_pb.MessageFrame(message=arguments(a=1))), "message"),

@@ -24,10 +24,9 @@ async def ids(store: Store, **page: int) -> list[str]:
 async def test_what_was_accepted_is_there_as_it_was_said(store: Store) -> None:
     """The agent need not live yet, and does not begin to by it."""
     said = letter("1", expires_at=2000.5, passive=True)
-    seq = await store.accept(said)
-    assert await store.followup("1") == Followup(
-        "1", A, b"to 1", 1000.0, expires_at=2000.5, passive=True, seq=seq
-    )
+    kept = await store.accept(said)
+    assert kept == Followup("1", A, b"to 1", 1000.0, expires_at=2000.5, passive=True, seq=kept.seq)
+    assert await store.followup("1") == kept
     assert await store.followup("2") is None
     assert await store.read(A) is None
 
@@ -45,8 +44,8 @@ async def test_what_is_pending_comes_oldest_first_and_in_pages(store: Store) -> 
 
 
 async def test_those_accepted_at_once_have_seqs_of_their_own(store: Store) -> None:
-    seqs = await asyncio.gather(*(store.accept(letter(str(n))) for n in range(50)))
-    assert len(set(seqs)) == 50
+    kept = await asyncio.gather(*(store.accept(letter(str(n))) for n in range(50)))
+    assert len({each.seq for each in kept}) == 50
     assert await ids(store) == [str(n) for n in range(50)]
 
 

@@ -49,6 +49,12 @@ class Scope(StrEnum):
     all = "all"
 
 
+KeyOption = Annotated[
+    str,
+    typer.Option(
+        "--key", metavar="KEY", help="Idempotency key: repeated with it, the work runs once."
+    ),
+]
 BusyOption = Annotated[
     Busy, typer.Option("--busy", help="Wait in line behind a running turn, or fail at once.")
 ]
@@ -75,6 +81,7 @@ def invoke(
         str | None, typer.Option("--text", metavar="TEXT", help="The whole input, as text.")
     ] = None,
     busy: BusyOption = Busy.enqueue,
+    key: KeyOption = "",
     target: Target = HERE,
     json: Json = False,
     timeout: Timeout = None,
@@ -93,7 +100,7 @@ def invoke(
 
     async def work(client: Client, output: Output) -> None:
         done = await client.agent(agent.type, agent.id).invoke_raw(
-            action, input=named or whole, busy=busy.value
+            action, input=named or whole, busy=busy.value, idempotency_key=key
         )
         if output.as_json:
             output.document(done)
@@ -148,6 +155,7 @@ def followup(
         float | None,
         typer.Option(metavar="SECONDS", help="Drop the message if it has not begun by then."),
     ] = None,
+    key: KeyOption = "",
     target: Target = HERE,
     json: Json = False,
     timeout: Timeout = None,
@@ -161,7 +169,7 @@ def followup(
 
     async def work(client: Client, output: Output) -> None:
         handle = client.agent(agent.type, agent.id)
-        receipt = await handle.followup(message, expires_in=expires_in)
+        receipt = await handle.followup(message, expires_in=expires_in, idempotency_key=key)
         if output.as_json:
             output.document({"receipt": receipt})
         else:

@@ -85,7 +85,9 @@ class AgentService:
             now = self._host.now()
             left = LONGEST_WAIT if info.call.deadline is None else info.call.deadline - now
             deadline = now + 0.9 * min(left, LONGEST_WAIT)  # the answer must still arrive in time
-        receipt = await self._host.receipt(request.receipt_id, info.call.tenant, deadline=deadline)
+        receipt = await self._host.followups.receipts.get(
+            request.receipt_id, info.call.tenant, deadline=deadline
+        )
         return ingress.receipted(receipt)
 
     async def _chat(

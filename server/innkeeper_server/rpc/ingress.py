@@ -64,9 +64,14 @@ def invoke(
     """Raises at once what is wrong with the request; anything later is the envelope's outcome.
     So do the others."""
     key = addressed(request, call, opened)
-    _not_served("idempotency_key", request.idempotency_key)
-    busy = _meaning(_BUSY, request.busy_policy, "busy_policy")
-    return host.invoke(key, request.action, from_payload(request.input, "input"), call, busy=busy)
+    return host.invoke(
+        key,
+        request.action,
+        from_payload(request.input, "input"),
+        call,
+        busy=_meaning(_BUSY, request.busy_policy, "busy_policy"),
+        idempotency_key=request.idempotency_key,
+    )
 
 
 def chat(
@@ -97,13 +102,14 @@ def followup(
 ) -> Envelope:
     """A message for a later turn."""
     key = addressed(request, call, opened)
-    _not_served("idempotency_key", request.idempotency_key)
     _not_served("passive", request.passive)
     expires_at = None
     if request.HasField("expires_at"):
         expires_at = from_timestamp(request.expires_at, "expires_at")
     content = from_payload(request.message, "message")
-    return host.followup(key, content, call, expires_at=expires_at)
+    return host.followup(
+        key, content, call, expires_at=expires_at, idempotency_key=request.idempotency_key
+    )
 
 
 def cancel(
@@ -159,7 +165,10 @@ def _meaning(known: Mapping[int, Meaning], value: int, field: str) -> Meaning:
 def invoked(envelope: Envelope, output: Content) -> agent_pb.InvokeResponse:
     """The outcome of an invoke."""
     return agent_pb.InvokeResponse(
-        output=to_payload(output), turn_id=envelope.id, runtime_id=envelope.runtime_id
+        output=to_payload(output),
+        turn_id=envelope.id,
+        runtime_id=envelope.runtime_id,
+        replayed=envelope.replayed,
     )
 
 

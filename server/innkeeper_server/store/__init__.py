@@ -9,13 +9,22 @@ import os
 import re
 
 from innkeeper_server.store.memory import MemoryStore
-from innkeeper_server.store.protocol import Followup, Hydrated, Page, Record, Settled, Store
+from innkeeper_server.store.protocol import (
+    Followup,
+    Hydrated,
+    Outcome,
+    Page,
+    Record,
+    Settled,
+    Store,
+)
 from innkeeper_server.store.sqlite import SQLiteStore
 
 __all__ = [
     "Followup",
     "Hydrated",
     "MemoryStore",
+    "Outcome",
     "Page",
     "Record",
     "SQLiteStore",

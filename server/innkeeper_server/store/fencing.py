@@ -8,7 +8,7 @@ from __future__ import annotations
 from innkeeper_server.errors import AgentDeleted, StaleEpoch
 from innkeeper_server.identity import AgentKey
 
-__all__ = ["check_living", "check_writer", "stale_followup"]
+__all__ = ["check_living", "check_writer", "stale_followup", "stale_outcome"]
 
 
 def check_living(key: AgentKey, *, deleted: bool) -> None:
@@ -38,6 +38,11 @@ def check_writer(
 def stale_followup(key: AgentKey) -> StaleEpoch:
     """The refusal of a commit for a follow-up that has ended already."""
     return _stale(key, "the follow-up whose turn it was has ended already")
+
+
+def stale_outcome(key: AgentKey) -> StaleEpoch:
+    """The refusal of a commit for a call whose key has an outcome."""
+    return _stale(key, "the call with that idempotency key has an outcome already")
 
 
 def _stale(key: AgentKey, why: str) -> StaleEpoch:

@@ -7,6 +7,7 @@ it is put together with.
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.store.fencing import check_living, stale_followup
@@ -27,19 +28,28 @@ __all__ = [
 
 _COLUMNS = (
     "receipt, tenant, type, id, message, accepted_at, expires_at, passive, seq, attempt, state, "
-    "started_at, settled_at, outcome"
+    "started_at, settled_at, outcome, idempotency_key, fingerprint"
 )
 _ONE_PENDING = "WHERE receipt = ? AND settled_at IS NULL"
 
 
-def accept(connection: sqlite3.Connection, followup: Followup) -> int:
+def accept(connection: sqlite3.Connection, followup: Followup) -> Followup:
     row = connection.execute(
         "SELECT deleted FROM agents WHERE tenant = ? AND type = ? AND id = ?", followup.key
     ).fetchone()
     check_living(followup.key, deleted=row is not None and bool(row[0]))
+    if followup.idempotency_key:
+        row = connection.execute(
+            f"SELECT {_COLUMNS} FROM followups "
+            "WHERE tenant = ? AND type = ? AND id = ? AND idempotency_key = ?",
+            (*followup.key, followup.idempotency_key),
+        ).fetchone()
+        if row is not None:
+            return _read(row)
     done = connection.execute(
         "INSERT INTO followups (receipt, tenant, type, id, passive, attempt, state, accepted_at, "
-        "expires_at, message) VALUES (?, ?, ?, ?, ?, 0, 'accepted', ?, ?, ?)",
+        "expires_at, message, idempotency_key, fingerprint) "
+        "VALUES (?, ?, ?, ?, ?, 0, 'accepted', ?, ?, ?, ?, ?)",
         (
             followup.id,
             *followup.key,
@@ -47,10 +57,12 @@ def accept(connection: sqlite3.Connection, followup: Followup) -> int:
             followup.accepted_at,
             followup.expires_at,
             followup.message,
+            followup.idempotency_key,
+            followup.fingerprint,
         ),
     )
     assert done.lastrowid is not None
-    return done.lastrowid
+    return replace(followup, seq=done.lastrowid)
 
 
 def begin(connection: sqlite3.Connection, id: str, *, now: float) -> int:

@@ -13,8 +13,16 @@ from dataclasses import replace
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store.fencing import check_living, check_writer, stale_followup
-from innkeeper_server.store.protocol import Followup, Followups, Hydrated, Page, Record, Settled
+from innkeeper_server.store.fencing import check_living, check_writer, stale_followup, stale_outcome
+from innkeeper_server.store.protocol import (
+    Followup,
+    Followups,
+    Hydrated,
+    Outcome,
+    Page,
+    Record,
+    Settled,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -28,6 +36,7 @@ class MemoryStore:
         self._pending: dict[str, Followup] = {}  # in the order of their seq
         self._ended: dict[str, Followup] = {}
         self._seq = 0
+        self._outcomes: dict[tuple[AgentKey, str], tuple[float, Outcome]] = {}
         self._open = False
 
     async def open(self) -> None:
@@ -54,14 +63,16 @@ class MemoryStore:
         epoch: int,
         version: int,
         state: bytes | None,
-        settled: Settled | None = None,
+        settled: Settled | Outcome | None = None,
     ) -> int:
         row = self._row(key)
         stored = None if row is None else (row.epoch, row.version, row.deleted)
         check_writer(key, stored, epoch=epoch, version=version)
         assert row is not None
-        if settled is not None and not self._settle(settled):
+        if isinstance(settled, Settled) and not self._settle(settled):
             raise stale_followup(key)
+        if isinstance(settled, Outcome) and not self._keep(settled):
+            raise stale_outcome(key)
         if state is None:
             return version
         self._rows[key] = replace(row, version=version + 1, state=state, updated_at=self._clock())
@@ -102,16 +113,27 @@ class MemoryStore:
         )
         for followup in [each for each in self._pending.values() if each.key == key]:
             self._settle(Settled(followup.id, "cancelled"))
+        for name in [name for name in self._outcomes if name[0] == key]:
+            del self._outcomes[name]
         return True
 
     # -- follow-ups -----------------------------------------------------------------------------
 
-    async def accept(self, followup: Followup) -> int:
+    async def accept(self, followup: Followup) -> Followup:
         row = self._row(followup.key)
         check_living(followup.key, deleted=row is not None and row.deleted)
+        if (known := self._keyed(followup)) is not None:
+            return known
         self._seq += 1
-        self._pending[followup.id] = replace(followup, seq=self._seq)
-        return self._seq
+        self._pending[followup.id] = kept = replace(followup, seq=self._seq)
+        return kept
+
+    def _keyed(self, followup: Followup) -> Followup | None:
+        if not followup.idempotency_key:
+            return None
+        all = itertools.chain(self._pending.values(), self._ended.values())
+        named = (followup.key, followup.idempotency_key)
+        return next((each for each in all if (each.key, each.idempotency_key) == named), None)
 
     async def begin(self, id: str) -> int:
         self._check_open()
@@ -144,12 +166,31 @@ class MemoryStore:
         found = (each for each in self._pending.values() if each.key == key and each.passive)
         return list(itertools.islice(found, limit))
 
+    async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
+        self._check_open()
+        kept = self._outcomes.get((key, idempotency_key))
+        return None if kept is None else kept[1]
+
+    async def keep(self, outcome: Outcome) -> bool:
+        self._check_open()
+        return self._keep(outcome)
+
+    def _keep(self, outcome: Outcome) -> bool:
+        name = (outcome.key, outcome.idempotency_key)
+        if name in self._outcomes:
+            return False
+        self._outcomes[name] = (self._clock(), outcome)
+        return True
+
     async def prune(self, before: float, *, limit: int = 1000) -> int:
         self._check_open()
         old = [id for id, each in self._ended.items() if (each.settled_at or 0.0) < before][:limit]
         for id in old:
             del self._ended[id]
-        return len(old)
+        kept = [name for name, (at, _) in self._outcomes.items() if at < before][:limit]
+        for name in kept:
+            del self._outcomes[name]
+        return max(len(old), len(kept))
 
     def _settle(self, settled: Settled) -> bool:
         followup = self._pending.pop(settled.id, None)

@@ -7,7 +7,8 @@ Owns the `Store` protocol and its records. A store keeps one row for each agent 
     state     the bytes of the last commit, None before it
     deleted   a tombstone: the row stays, the state goes, and nothing revives the agent
 
-And one row for each follow-up that was accepted, until its retention is over:
+And one row for each outcome of a call with an idempotency key, and one for each follow-up that
+was accepted, until their retention is over; of a follow-up:
 
     seq       the order of acceptance over all agents
     attempt   how often its turn was begun; counted before the handler runs
@@ -37,6 +38,7 @@ __all__ = [
     "FollowupState",
     "Followups",
     "Hydrated",
+    "Outcome",
     "Page",
     "Record",
     "Settled",
@@ -95,6 +97,8 @@ class Followup:
     started_at: float | None = None
     settled_at: float | None = None
     outcome: bytes | None = None
+    idempotency_key: str = ""
+    fingerprint: bytes = b""
 
 
 Followups = list[Followup]
@@ -107,6 +111,18 @@ class Settled:
     id: str
     state: FollowupState
     outcome: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call with an idempotency key ended. `fingerprint` tells its request from others;
+    `outcome` is bytes that the host alone understands."""
+
+    key: AgentKey
+    idempotency_key: str
+    fingerprint: bytes
+    turn_id: str
+    outcome: bytes
 
 
 class Store(Protocol):
@@ -134,13 +150,13 @@ class Store(Protocol):
         epoch: int,
         version: int,
         state: bytes | None,
-        settled: Settled | None = None,
+        settled: Settled | Outcome | None = None,
     ) -> int:
         """Keep `state`, durably, and return the new version; both as they were where it is None.
-        In the same transaction the follow-up ends whose turn it was.
+        In the same transaction the follow-up ends whose turn it was, or the outcome is kept.
 
         Raises StaleEpoch if `epoch` or `version` is not the stored one, or if the follow-up has
-        ended already; and AgentDeleted.
+        ended already, or the key has an outcome; and AgentDeleted.
         """
 
     async def read(self, key: AgentKey) -> Record | None:
@@ -168,9 +184,9 @@ class Store(Protocol):
         True if the agent lived until now. An id that never lived gets no tombstone.
         """
 
-    async def accept(self, followup: Followup) -> int:
-        """Keep a follow-up, durably, and return its seq. The agent need not live yet. Raises
-        AgentDeleted."""
+    async def accept(self, followup: Followup) -> Followup:
+        """Keep a follow-up, durably, and return it with its seq; or return the one that its agent
+        has under the same idempotency key. The agent need not live yet. Raises AgentDeleted."""
 
     async def begin(self, id: str) -> int:
         """Count an attempt, durably, and return how many there were; 0 if it has ended already."""
@@ -190,8 +206,15 @@ class Store(Protocol):
     async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
         """The oldest passive ones of an agent that have not ended."""
 
+    async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
+        """What a call with that key came to; None if there was none, or it is kept no longer."""
+
+    async def keep(self, outcome: Outcome) -> bool:
+        """Keep an outcome outside of a commit: of a turn that failed. False if there is one."""
+
     async def prune(self, before: float, *, limit: int = 1000) -> int:
-        """Forget follow-ups that ended before that time, `limit` at most; return how many."""
+        """Forget follow-ups and outcomes that ended before that time, `limit` of each at most;
+        return how many of the more numerous kind."""
 
     async def ping(self) -> None:
         """Return if the data can be read and written now."""

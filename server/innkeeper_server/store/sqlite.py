@@ -14,10 +14,18 @@ from typing import TypeVar
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import followups, statements
+from innkeeper_server.store import followups, outcomes, statements
 from innkeeper_server.store.database import Database
 from innkeeper_server.store.lane import Lane, Operation, Reader
-from innkeeper_server.store.protocol import Followup, Followups, Hydrated, Page, Record, Settled
+from innkeeper_server.store.protocol import (
+    Followup,
+    Followups,
+    Hydrated,
+    Outcome,
+    Page,
+    Record,
+    Settled,
+)
 from innkeeper_server.store.writer import Writer
 
 __all__ = ["SQLiteStore"]
@@ -97,7 +105,7 @@ class SQLiteStore:
         epoch: int,
         version: int,
         state: bytes | None,
-        settled: Settled | None = None,
+        settled: Settled | Outcome | None = None,
     ) -> int:
         return await self.write(
             partial(
@@ -137,7 +145,7 @@ class SQLiteStore:
     async def delete(self, key: AgentKey) -> bool:
         return await self.write(partial(statements.delete, key=key, now=self._clock()))
 
-    async def accept(self, followup: Followup) -> int:
+    async def accept(self, followup: Followup) -> Followup:
         return await self.write(partial(followups.accept, followup=followup))
 
     async def begin(self, id: str) -> int:
@@ -158,8 +166,15 @@ class SQLiteStore:
     async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
         return await self.query(partial(followups.passive, key=key, limit=limit))
 
+    async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
+        return await self.query(partial(outcomes.outcome, key=key, idempotency_key=idempotency_key))
+
+    async def keep(self, outcome: Outcome) -> bool:
+        return await self.write(partial(outcomes.keep, outcome=outcome, now=self._clock()))
+
     async def prune(self, before: float, *, limit: int = 1000) -> int:
-        return await self.write(partial(followups.prune, before=before, limit=limit))
+        found = await self.write(partial(followups.prune, before=before, limit=limit))
+        return max(found, await self.write(partial(outcomes.prune, before=before, limit=limit)))
 
     async def ping(self) -> None:
         """Take the lock for writing, and read through both connections."""

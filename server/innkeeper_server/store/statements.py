@@ -9,10 +9,10 @@ from __future__ import annotations
 import sqlite3
 
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import followups
+from innkeeper_server.store import followups, outcomes
 from innkeeper_server.store.faults import Unusable
-from innkeeper_server.store.fencing import check_living, check_writer
-from innkeeper_server.store.protocol import Hydrated, Page, Record, Settled
+from innkeeper_server.store.fencing import check_living, check_writer, stale_outcome
+from innkeeper_server.store.protocol import Hydrated, Outcome, Page, Record, Settled
 
 __all__ = ["check", "check_writable", "commit", "delete", "hydrate", "page", "page_query", "read"]
 
@@ -47,11 +47,13 @@ def commit(
     epoch: int,
     version: int,
     state: bytes | None,
-    settled: Settled | None = None,
+    settled: Settled | Outcome | None = None,
     now: float,
 ) -> int:
-    if settled is not None:
+    if isinstance(settled, Settled):
         followups.settle_or_fail(connection, key, settled, now=now)
+    elif settled is not None and not outcomes.keep(connection, settled, now=now):
+        raise stale_outcome(key)
     if state is None:
         _check_writer(connection, key, epoch, version)
         return version
@@ -73,6 +75,7 @@ def _check_writer(connection: sqlite3.Connection, key: AgentKey, epoch: int, ver
 
 def delete(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> bool:
     followups.cancel_all(connection, key, now=now)
+    outcomes.forget(connection, key)
     done = connection.execute(
         "UPDATE agents SET deleted = 1, state = NULL, epoch = epoch + 1, updated_at = ? "
         f"{_ONE} AND deleted = 0",

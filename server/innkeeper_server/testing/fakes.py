@@ -7,7 +7,7 @@ from typing import Any
 
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import Followup, Hydrated, MemoryStore, Settled
+from innkeeper_server.store import Followup, Hydrated, MemoryStore, Outcome, Settled
 from innkeeper_server.testing.gates import Gates
 
 
@@ -28,7 +28,7 @@ class GatedStore(MemoryStore):
         await self._pass("commit")
         return await super().commit(key, **change)
 
-    async def accept(self, followup: Followup) -> int:
+    async def accept(self, followup: Followup) -> Followup:
         await self._pass("accept")
         return await super().accept(followup)
 
@@ -43,6 +43,14 @@ class GatedStore(MemoryStore):
     async def delete(self, key: AgentKey) -> bool:
         await self._pass("delete")
         return await super().delete(key)
+
+    async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
+        await self._pass("outcome")
+        return await super().outcome(key, idempotency_key)
+
+    async def keep(self, outcome: Outcome) -> bool:
+        await self._pass("keep")
+        return await super().keep(outcome)
 
     async def _pass(self, operation: str) -> None:
         await self.gates[operation].pass_through()
