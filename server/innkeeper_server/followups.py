@@ -233,9 +233,11 @@ class Followups:
             self._taking = None
 
     def _take_up(self, record: Followup) -> None:
+        if self._is_shut():
+            self._behind = True  # and not seen: it is taken up once the host takes work again
+            return
         self._seen = max(self._seen, record.seq)
-        if record.id in self._live or self._is_shut():
-            self._behind = self._behind or self._is_shut()
+        if record.id in self._live:
             return
         live = _Live(self, record)
         try:

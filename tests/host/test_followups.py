@@ -294,6 +294,30 @@ def test_a_drain_leaves_to_the_next_host_what_it_cannot_finish() -> None:
     scene(scenario)
 
 
+def test_what_was_read_when_a_drain_began_is_taken_up_after_it() -> None:
+    """1. A host finds three follow-ups; while it reads them, a drain begins.
+    2. It takes up none of them. Undrained, it takes up all three.
+    """
+
+    async def scenario(world: World) -> None:
+        gate = world.gates["run one"].shut()
+        await accepted(world, "a", "one", "two", "three")
+        await gate.reached()
+        reading = world.gates["pending"].shut()
+        await restart(world)
+        await reading.reached()
+        world.host.drains.begin()
+        reading.open()
+        gate.open()
+        await settle()
+        assert world.host.account.slots == {}
+        world.host.undrain()
+        await settle()
+        assert await world.done("a") == ["one", "two", "three"]
+
+    scene(scenario)
+
+
 def test_one_that_expires_before_it_begins_never_runs() -> None:
     async def scenario(world: World) -> None:
         gate = world.gates["run zero"].shut()

@@ -8,6 +8,7 @@ from typing import Any
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.store import Followup, Hydrated, MemoryStore, Outcome, Settled
+from innkeeper_server.store.protocol import Followups
 from innkeeper_server.testing.gates import Gates
 
 
@@ -35,6 +36,10 @@ class GatedStore(MemoryStore):
     async def begin(self, id: str) -> int:
         await self._pass("begin")
         return await super().begin(id)
+
+    async def pending(self, *, after: int = 0, limit: int = 100) -> Followups:
+        await self._pass("pending")
+        return await super().pending(after=after, limit=limit)
 
     async def settle(self, settled: Settled) -> bool:
         await self._pass("settle")
