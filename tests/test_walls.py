@@ -25,6 +25,7 @@ LAYERS = [
         "turns",
         "letters",
         "receipts",
+        "live",
         "repeats",
         "followups",
         "visits",

@@ -120,12 +120,14 @@ class RemoteAgent:
         expires_in: float | None = None,
         timeout: float | None = None,
         idempotency_key: str = "",
+        passive: bool = False,
     ) -> Receipt:
         """Leave a message for a later turn; dropped if not begun within `expires_in` seconds. With
-        an `idempotency_key` it is left once, however often this is repeated."""
+        an `idempotency_key` it is left once, however often this is repeated. A `passive` one wakes
+        nobody: it runs behind the agent's next work."""
         response = await self._caller.unary(
             self._stub.Followup,
-            followup_request(to_ref(self.ref), message, expires_in, idempotency_key),
+            followup_request(to_ref(self.ref), message, expires_in, idempotency_key, passive),
             timeout=timeout,
             harmless=bool(idempotency_key),
             metadata=self._metadata,

@@ -74,10 +74,14 @@ def followup_request(
     message: object,
     expires_in: float | None,
     idempotency_key: str = "",
+    passive: bool = False,
 ) -> agent_pb.FollowupRequest:
     """A Followup that expires so many seconds from now."""
     request = agent_pb.FollowupRequest(
-        agent=agent, message=to_payload(message), idempotency_key=idempotency_key
+        agent=agent,
+        message=to_payload(message),
+        idempotency_key=idempotency_key,
+        passive=passive,
     )
     if expires_in is not None:
         if not expires_in > 0:

@@ -40,12 +40,14 @@ from innkeeper_server.errors import (
     WorkCancelled,
 )
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.letters import read_message, write_error, write_message, write_output
+from innkeeper_server.letters import read_message, write_error, write_message
 from innkeeper_server.limits import Limits
+from innkeeper_server.live import Live
 from innkeeper_server.mailbox import Call, Envelope, Stage
 from innkeeper_server.receipts import Receipts
 from innkeeper_server.registry import Registry
 from innkeeper_server.repeats import fingerprint, mismatch
+from innkeeper_server.runtime import Runtime
 from innkeeper_server.signals import Signal
 from innkeeper_server.slots import LeaseKind
 from innkeeper_server.store import Followup, Settled, Store
@@ -55,36 +57,9 @@ __all__ = ["Followups"]
 
 FIRST_PAUSE = 1.0  # seconds before the second attempt; each further pause is twice as long
 LONGEST_PAUSE = 60.0
-PRUNE_EVERY = 600.0  # seconds
-PRUNE_AT_ONCE = 1000  # in one transaction
+PASSIVE_AT_ONCE = 100
 
 log = logging.getLogger("innkeeper.host")
-
-
-class _Live:
-    """A follow-up that is in memory; what its envelope knows of the store."""
-
-    __slots__ = ("_owner", "envelope", "has_begun", "record", "timer", "tries")
-
-    def __init__(self, owner: Followups, record: Followup) -> None:
-        self._owner = owner
-        self.record = record
-        self.envelope: Envelope | None = None
-        self.has_begun = False  # this attempt
-        self.tries = 0  # in a row that came to nothing, of any kind; for the pause
-        self.timer: asyncio.TimerHandle | None = None  # until the next one
-
-    async def begin(self) -> None:
-        await self._owner.begin(self)
-
-    def completed(self, output: Content) -> Settled:
-        return Settled(self.record.id, "completed", write_output(output))
-
-    def ended(self, output: Content, error: InnkeeperError | None) -> None:
-        self._owner.ended(self, error)
-
-    def is_wanted(self) -> bool:
-        return True
 
 
 class Followups:
@@ -106,21 +81,21 @@ class Followups:
         self._limits = limits
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
         self._seen = 0  # everything up to this seq is live, has ended, or is left alone
         self._behind = False  # the store may have more
         self._taking: asyncio.Task[None] | None = None
-        self.receipts = Receipts(store, self._runs)
+        self.receipts = Receipts(driver, store, self._runs, limits.receipt_retention, clock)
+        turns.on_passive = self._wake_passive
         self._closed = False
         self._closing = Signal()
-        self._pruning: asyncio.TimerHandle | None = None
 
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Take up what was accepted before, and forget old receipts from time to time."""
         self._fall_behind(0)
-        self._begin_to_prune()
+        self.receipts.start()
 
     def go_on(self) -> None:
         """Take up what is left in the store: the host takes work again."""
@@ -130,8 +105,7 @@ class Followups:
         """Begin nothing more. What has not ended is the next host's to run."""
         self._closed = True
         self._closing.notify()
-        if self._pruning is not None:
-            self._pruning.cancel()
+        self.receipts.close()
         for live in self._live.values():
             if live.timer is not None:
                 live.timer.cancel()
@@ -145,6 +119,7 @@ class Followups:
         call: Call,
         expires_at: float | None,
         idempotency_key: str = "",
+        passive: bool = False,
     ) -> Envelope:
         """Have the store take a message. The envelope's `accepted` tells how that went, its
         `outcome` how the work did. `expires_at` is in seconds of Unix time."""
@@ -154,6 +129,7 @@ class Followups:
             message=write_message(message, call),
             accepted_at=self._clock(),
             expires_at=expires_at,
+            passive=passive,
             idempotency_key=idempotency_key,
             fingerprint=fingerprint("followup", "", message) if idempotency_key else b"",
         )
@@ -178,10 +154,14 @@ class Followups:
             return
         envelope.kept = True
         envelope.signal.notify()
-        if self._behind or self._taking is not None or not self._has_room():
+        if kept.passive:
+            runtime = self._driver.find(kept.key)
+            if runtime is not None:  # else its next life finds it
+                runtime.has_passive = True
+        elif self._behind or self._taking is not None or not self._has_room():
             self._fall_behind(kept.seq - 1)
         else:
-            self._run(_Live(self, kept), envelope)
+            self._run(Live(self, kept), envelope)
 
     def _answer_again(self, kept: Followup, record: Followup, envelope: Envelope) -> None:
         """There is one with the same key: its receipt is the answer, if it is the same one."""
@@ -239,7 +219,13 @@ class Followups:
         self._seen = max(self._seen, record.seq)
         if record.id in self._live:
             return
-        live = _Live(self, record)
+        live = Live(self, record)
+        if (envelope := self._read(live)) is not None:
+            self._run(live, envelope)
+
+    def _read(self, live: Live) -> Envelope | None:
+        """An envelope for a follow-up that was read from the store; None if nobody takes it."""
+        record = live.record
         try:
             message, call = read_message(record.message)
             envelope = self._envelope(record, message, call)
@@ -250,7 +236,8 @@ class Followups:
             self._end(live, "failed", error)
         else:
             envelope.kept = True
-            self._run(live, envelope)
+            return envelope
+        return None
 
     def _envelope(self, record: Followup, message: Content, call: Call) -> Envelope:
         key = record.key
@@ -264,17 +251,41 @@ class Followups:
             record.id, key, work, call, "followup", LeaseKind.ENVELOPE, expires_at=expires_at
         )
 
-    def _run(self, live: _Live, envelope: Envelope) -> None:
-        self._seen = max(self._seen, live.record.seq)
+    def _run(self, live: Live, envelope: Envelope) -> None:
+        if not live.record.passive:
+            self._seen = max(self._seen, live.record.seq)
         self._live[live.record.id] = live
         live.envelope = envelope
         live.has_begun = False
         envelope.durable = live
-        self._turns.submit(envelope, accepted=True)
+        if not live.record.passive:
+            self._turns.submit(envelope, accepted=True)
+        elif not self._turns.enter(envelope):  # it wakes nobody
+            del self._live[live.record.id]
+
+    # -- passive ones: they wait in the store for their agent's next turn --------------------------
+
+    def _wake_passive(self, runtime: Runtime) -> None:
+        """Their agent has work, so they come behind it."""
+        self._driver.own(self._take_passive(runtime), f"passive follow-ups of {runtime.id}")
+
+    async def _take_passive(self, runtime: Runtime) -> None:
+        try:
+            page = await self._store.passive(runtime.key, limit=PASSIVE_AT_ONCE)
+        except StoreUnavailable as error:
+            log.warning("passive follow-ups of %s cannot be read: %s", runtime.key, error)
+            runtime.has_passive = True
+            return
+        runtime.has_passive |= len(page) == PASSIVE_AT_ONCE
+        for record in page:
+            if record.id not in self._live and not self._is_shut():
+                live = Live(self, record)
+                if (envelope := self._read(live)) is not None:
+                    self._run(live, envelope)
 
     # -- attempts -------------------------------------------------------------------------------
 
-    async def begin(self, live: _Live) -> None:
+    async def begin(self, live: Live) -> None:
         """Count an attempt before it is made, so that one which ends the process counts too."""
         attempt = await self._store.begin(live.record.id)
         if attempt == 0:
@@ -284,7 +295,7 @@ class Followups:
             raise DeadLettered(f"it was begun {attempt - 1} times, and never ended")
         live.has_begun = True
 
-    def ended(self, live: _Live, error: InnkeeperError | None) -> None:
+    def ended(self, live: Live, error: InnkeeperError | None) -> None:
         """Its envelope has settled: it has ended for good, or is tried again, or is left in the
         store for whoever comes next."""
         if error is None or isinstance(error, AgentDeleted):  # the store knows already
@@ -305,7 +316,7 @@ class Followups:
         else:  # not its own fault
             self._try_again(live, error, counts=False)
 
-    def _try_again(self, live: _Live, error: InnkeeperError, *, counts: bool = True) -> None:
+    def _try_again(self, live: Live, error: InnkeeperError, *, counts: bool = True) -> None:
         if live.has_begun and not counts and isinstance(error, Evicted | Draining):
             self._driver.own(self._give_back(live.record.id), f"give back {live.record.id}")
         if self._is_shut():
@@ -323,7 +334,7 @@ class Followups:
         )
         live.timer = self._loop.call_later(pause, self._again, live)
 
-    def _again(self, live: _Live) -> None:
+    def _again(self, live: Live) -> None:
         live.timer = None
         before = live.envelope
         assert before is not None
@@ -352,7 +363,7 @@ class Followups:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _end(self, live: _Live, state: str, error: InnkeeperError) -> None:
+    def _end(self, live: Live, state: str, error: InnkeeperError) -> None:
         """For good; it is live until the store knows, so that nobody takes it up again."""
         if state != "cancelled":
             level = logging.ERROR if state == "dead_lettered" else logging.WARNING
@@ -360,7 +371,7 @@ class Followups:
         settled = Settled(live.record.id, state, write_error(error))  # type: ignore[arg-type]
         self._driver.own(self._settle(live, settled), f"settle {live.record.id}")
 
-    async def _settle(self, live: _Live, settled: Settled) -> None:
+    async def _settle(self, live: Live, settled: Settled) -> None:
         pause = FIRST_PAUSE
         while not self._closed:
             try:
@@ -373,23 +384,10 @@ class Followups:
                 self._forget(live)
                 return
 
-    def _forget(self, live: _Live) -> None:
+    def _forget(self, live: Live) -> None:
         self._live.pop(live.record.id, None)
         self.receipts.ended(live.record.id)
         self._catch_up()
-
-    def _begin_to_prune(self) -> None:
-        self._pruning = self._loop.call_later(PRUNE_EVERY, self._begin_to_prune)
-        self._driver.own(self._prune(), "forget old receipts")
-
-    async def _prune(self) -> None:
-        before = self._clock() - self._limits.receipt_retention
-        try:
-            while await self._store.prune(before, limit=PRUNE_AT_ONCE) == PRUNE_AT_ONCE:
-                if self._closed:
-                    return
-        except StoreUnavailable as error:
-            log.warning("old receipts cannot be forgotten: %s", error)
 
     def _runs(self, id: str) -> bool:
         live = self._live.get(id)

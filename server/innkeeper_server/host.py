@@ -202,15 +202,17 @@ class Host:
         *,
         expires_at: float | None = None,
         idempotency_key: str = "",
+        passive: bool = False,
     ) -> Envelope:
         """A message for a later turn. Its acceptance, by the store, is what the caller waits for.
-        `expires_at`, in seconds of Unix time: what has not begun by then never will."""
+        `expires_at`, in seconds of Unix time: what has not begun by then never will. A `passive`
+        one waits for other work of the agent, and runs behind it."""
         key, _ = self._address(key)
         if self.draining and not call.chain:
             raise Draining(explain.DRAINING)
         if idempotency_key:
             check_key(idempotency_key)
-        return self.followups.accept(key, message, call, expires_at, idempotency_key)
+        return self.followups.accept(key, message, call, expires_at, idempotency_key, passive)
 
     def update_state(
         self, key: AgentKey, state: JsonValue, call: Call, *, expected_version: int | None = None

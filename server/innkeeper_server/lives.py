@@ -107,6 +107,7 @@ class Lives:
         try:
             stored = await self._store.hydrate(runtime.key)
             runtime.epoch, runtime.version = stored.epoch, stored.version
+            runtime.has_passive |= stored.passive
             runtime.instance = runtime.type.create(runtime.key, runtime, stored.state)
             runtime.restored(stored.state)
             await runtime.type.start(runtime.instance)

@@ -47,6 +47,7 @@ class Runtime:
         "connections",
         "doom",
         "epoch",
+        "has_passive",
         "id",
         "instance",
         "jobs",
@@ -79,6 +80,7 @@ class Runtime:
         self.committed: bytes | None = None  # what the store has
         self.known: bytes | None = None  # the same as this code writes it; what a change is told by
         self.instance: Any = None
+        self.has_passive = False  # follow-ups wait in the store for its next turn
         self.loaded = False
         self.doom: InnkeeperError | None = None  # why this life must end, once that is known
         self.task: asyncio.Task[None] | None = None  # of the active turn

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import itertools
 import logging
+from collections.abc import Callable
 
 from innkeeper_server.agent import Turn, current_turn
 from innkeeper_server.calls import CallGraph
@@ -63,6 +64,8 @@ class Turns:
         self._calls = calls
         self._limits = limits
         self._numbers = itertools.count(1)  # of envelopes, by their submission
+        # Told when a runtime with passive follow-ups has other work; set once.
+        self.on_passive: Callable[[Runtime], None]
         self._loop = asyncio.get_running_loop()
         # Every turn starts from this context, so that none inherits another's variables.
         self._context = contextvars.copy_context()
@@ -98,6 +101,16 @@ class Turns:
         )
         driver.carry_out(effects)
 
+    def enter(self, envelope: Envelope) -> bool:
+        """Have it accepted if its agent is here and stays; False if not, and then nothing is
+        done for it."""
+        owner = envelope.call.request_id or envelope.id
+        now = self._driver.now()
+        lease = self._driver.account.lease(envelope.agent, envelope.lease_kind, owner, now)
+        if lease is not None:
+            self.accept(envelope, lease)
+        return lease is not None
+
     def accept(self, envelope: Envelope, lease: Lease) -> None:
         """Into the mailbox, in the block that leased the runtime."""
         assert lease.slot is not None, "a grant that had ended"
@@ -111,6 +124,9 @@ class Turns:
             return
         envelope.runtime_id = runtime.id
         envelope.signal.notify()
+        if runtime.has_passive:
+            runtime.has_passive = False
+            self.on_passive(runtime)
         if runtime.mailbox.active is None:
             self.go_on(runtime)
 

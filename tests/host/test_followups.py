@@ -18,7 +18,7 @@ from innkeeper_server.errors import (
     StoreUnavailable,
 )
 from innkeeper_server.host import Host
-from innkeeper_server.mailbox import Call
+from innkeeper_server.mailbox import Call, Envelope
 from innkeeper_server.store import Followup
 
 
@@ -464,3 +464,85 @@ def test_old_receipts_are_forgotten() -> None:
         await world.at_rest()
 
     scene(scenario, receipt_retention=1000.0)
+
+
+def passively(world: World, text: str, **more: Any) -> Envelope:
+    return world.host.followup(world.key("a"), text, Call(), passive=True, **more)
+
+
+def test_a_passive_one_wakes_nobody_and_runs_behind_other_work() -> None:
+    """1. Left with an agent that is not there, it waits in the store.
+    2. Left with one that is idle, too; and it keeps nobody.
+    3. The agent has work: they run behind it, in order.
+    """
+
+    async def scenario(world: World) -> None:
+        first = passively(world, "one")
+        await first.accepted()
+        await settle()
+        assert (world.resident(), await stands(world, first.id)) == ([], ("accepted", 0))
+        await world.do("a", "work").outcome()
+        await settle()
+        assert await world.done("a") == ["work", "one"]
+        second = passively(world, "two")
+        await second.accepted()
+        await settle()
+        assert await world.done("a") == ["work", "one"]
+        assert world.host.account.slots[world.key("a")].leases is None
+        await world.at_rest()
+        assert await stands(world, second.id) == ("accepted", 0)
+        await world.do("a", "more").outcome()
+        await settle()
+        assert await world.done("a") == ["work", "one", "more", "two"]
+        assert await stands(world, second.id) == ("completed", 1)
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_one_that_is_left_while_its_agent_starts_is_found() -> None:
+    async def scenario(world: World) -> None:
+        start = world.gates["on_start"].shut()
+        work = world.do("a", "work")
+        await start.reached()
+        left = passively(world, "one")
+        await left.accepted()
+        start.open()
+        await ending(work)
+        await settle()
+        assert await world.done("a") == ["work", "one"]
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_a_passive_one_that_nobody_woke_its_agent_for_expires() -> None:
+    async def scenario(world: World) -> None:
+        left = passively(world, "one", expires_at=world.clock() + 100)
+        await left.accepted()
+        await asyncio.sleep(1000)
+        assert await stands(world, left.id) == ("expired", 0)
+        await world.do("a", "work").outcome()
+        await settle()
+        assert await world.done("a") == ["work"]
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_passive_ones_outlive_their_host_and_end_with_their_agent() -> None:
+    async def scenario(world: World) -> None:
+        left = passively(world, "one")
+        await left.accepted()
+        await restart(world)
+        await settle()
+        assert world.resident() == []
+        await world.do("a", "work").outcome()
+        await settle()
+        assert await world.done("a") == ["work", "one"]
+        other = passively(world, "two")
+        await other.accepted()
+        await world.host.delete_agent(world.key("a"))
+        assert (await stands(world, other.id))[0] == "cancelled"
+
+    scene(scenario)

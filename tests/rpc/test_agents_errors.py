@@ -83,7 +83,6 @@ def _deep(levels: int) -> Value:
         (agent_pb.FollowupRequest(message=text("hi")), "agent"),
         (agent_pb.FollowupRequest(agent=ref()), "message"),
         (followup("hi", idempotency_key="k" * 257), "idempotency_key"),
-        (followup("hi", passive=True), "passive"),
         (followup("hi", expires_at=Timestamp(nanos=-1)), "expires_at"),
         (followup("hi", expires_at=Timestamp(seconds=2**60)), "expires_at"),
         (agent_pb.CancelRequest(scope=1), "agent"),

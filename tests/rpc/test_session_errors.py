@@ -128,7 +128,6 @@ async def test_an_endless_id_is_refused_and_cut_short(it: World) -> None:
         (frame("1", chat=agent_pb.StreamChatRequest(on_disconnect=9)), "on_disconnect"),
         (frame("1", message=agent_pb.MessageFrame(message=arguments(a=1))), "message"),
         (frame("1", message=agent_pb.MessageFrame()), "message"),
-        (frame("1", followup=followup("x", passive=True)), "passive"),
         (frame("1", followup=followup("x", expires_at=Timestamp(nanos=-1))), "expires_at"),
         (frame("1", cancel=agent_pb.CancelRequest()), "scope"),
         (frame("1", ack=agent_pb.AckFrame()), "cursor"),

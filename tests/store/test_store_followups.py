@@ -137,6 +137,21 @@ async def test_with_an_agent_its_follow_ups_end_and_nothing_revives_it(store: St
     assert await store.followup("4") is None
 
 
+async def test_a_new_life_is_told_whether_passive_ones_wait(store: Store, clock: Clock) -> None:
+    await store.accept(letter("loud"))
+    assert not (await store.hydrate(A)).passive
+    await store.accept(letter("quiet", passive=True, expires_at=1500.0))
+    assert (await store.hydrate(A)).passive
+    assert not (await store.hydrate(B)).passive
+    clock.now = 1500.0
+    await store.prune(0.0)
+    found = await store.followup("quiet")
+    assert found is not None
+    assert (found.state, found.settled_at) == ("expired", 1500.0)
+    assert not (await store.hydrate(A)).passive
+    assert await ids(store) == ["loud"]
+
+
 async def test_old_receipts_are_forgotten_and_nothing_else(store: Store, clock: Clock) -> None:
     for id in ("old", "young", "open"):
         await store.accept(letter(id))

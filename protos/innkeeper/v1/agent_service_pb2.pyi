@@ -90,7 +90,10 @@ class InvokeRequest(_message.Message):
     action: _builtins.str
     """The action's name; empty means the agent's `invoke`."""
     idempotency_key: _builtins.str
-    """Reserved for safe repetition. Not served yet: must be empty."""
+    """Makes it safe to repeat: calls with the same key run once and have one outcome, which is kept
+    for the host's retention time. Up to 256 characters; an agent's keys are its own. The same key
+    with another request is refused (IDEMPOTENCY_MISMATCH).
+    """
     busy_policy: _common_pb2.BusyPolicy.ValueType
     """What to do when the agent is busy."""
     @_builtins.property
@@ -236,9 +239,13 @@ class FollowupRequest(_message.Message):
     PASSIVE_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     idempotency_key: _builtins.str
-    """Reserved for safe repetition. Not served yet: must be empty."""
+    """Makes it safe to repeat: the same key leaves one message, and every repetition is answered with
+    its receipt. As in InvokeRequest.
+    """
     passive: _builtins.bool
-    """Reserved: wait for the agent's next turn instead of waking it. Not served yet: must be false."""
+    """Wait for other work of the agent, and run behind it: a passive message neither wakes the agent
+    nor keeps it.
+    """
     @_builtins.property
     def agent(self) -> _common_pb2.AgentRef:
         """For whom it is."""

@@ -168,6 +168,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """There is no such receipt for this caller, or it is kept no longer: NOT_FOUND."""
     ERROR_REASON_DEAD_LETTERED: _ErrorReason.ValueType  # 33
     """A follow-up failed too often and was put aside; seen in receipts only."""
+    ERROR_REASON_IDEMPOTENCY_MISMATCH: _ErrorReason.ValueType  # 34
+    """The idempotency key came before with another request: FAILED_PRECONDITION."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the vocabulary of google.rpc.ErrorInfo.reason in the domain "innkeeper", there
@@ -242,6 +244,8 @@ ERROR_REASON_RECEIPT_NOT_FOUND: ErrorReason.ValueType  # 32
 """There is no such receipt for this caller, or it is kept no longer: NOT_FOUND."""
 ERROR_REASON_DEAD_LETTERED: ErrorReason.ValueType  # 33
 """A follow-up failed too often and was put aside; seen in receipts only."""
+ERROR_REASON_IDEMPOTENCY_MISMATCH: ErrorReason.ValueType  # 34
+"""The idempotency key came before with another request: FAILED_PRECONDITION."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

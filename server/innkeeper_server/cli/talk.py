@@ -155,6 +155,9 @@ def followup(
         float | None,
         typer.Option(metavar="SECONDS", help="Drop the message if it has not begun by then."),
     ] = None,
+    passive: Annotated[
+        bool, typer.Option("--passive", help="Wake nobody: wait for other work of the agent.")
+    ] = False,
     key: KeyOption = "",
     target: Target = HERE,
     json: Json = False,
@@ -169,7 +172,9 @@ def followup(
 
     async def work(client: Client, output: Output) -> None:
         handle = client.agent(agent.type, agent.id)
-        receipt = await handle.followup(message, expires_in=expires_in, idempotency_key=key)
+        receipt = await handle.followup(
+            message, expires_in=expires_in, idempotency_key=key, passive=passive
+        )
         if output.as_json:
             output.document({"receipt": receipt})
         else:

@@ -102,13 +102,17 @@ def followup(
 ) -> Envelope:
     """A message for a later turn."""
     key = addressed(request, call, opened)
-    _not_served("passive", request.passive)
     expires_at = None
     if request.HasField("expires_at"):
         expires_at = from_timestamp(request.expires_at, "expires_at")
     content = from_payload(request.message, "message")
     return host.followup(
-        key, content, call, expires_at=expires_at, idempotency_key=request.idempotency_key
+        key,
+        content,
+        call,
+        expires_at=expires_at,
+        idempotency_key=request.idempotency_key,
+        passive=request.passive,
     )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "cancel_all",
     "followup",
     "give_back",
+    "has_passive",
     "passive",
     "pending",
     "prune",
@@ -126,7 +127,21 @@ def passive(connection: sqlite3.Connection, key: AgentKey, *, limit: int) -> lis
     return [_read(row) for row in connection.execute(sql, (*key, limit))]
 
 
-def prune(connection: sqlite3.Connection, *, before: float, limit: int) -> int:
+def has_passive(connection: sqlite3.Connection, key: AgentKey) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM followups WHERE tenant = ? AND type = ? AND id = ? "
+        "AND settled_at IS NULL AND passive = 1 LIMIT 1",
+        key,
+    ).fetchone()
+    return row is not None
+
+
+def prune(connection: sqlite3.Connection, *, before: float, limit: int, now: float) -> int:
+    connection.execute(
+        "UPDATE followups SET state = 'expired', settled_at = ? "
+        "WHERE settled_at IS NULL AND passive = 1 AND attempt = 0 AND expires_at <= ?",
+        (now, now),
+    )
     done = connection.execute(
         "DELETE FROM followups WHERE seq IN "
         "(SELECT seq FROM followups WHERE settled_at < ? ORDER BY settled_at LIMIT ?)",

@@ -54,7 +54,8 @@ class MemoryStore:
             check_living(key, deleted=row.deleted)
             row = replace(row, epoch=row.epoch + 1)
         self._rows[key] = row
-        return Hydrated(row.epoch, row.version, row.state, row.created_at)
+        passive = any(each.passive and each.key == key for each in self._pending.values())
+        return Hydrated(row.epoch, row.version, row.state, row.created_at, passive)
 
     async def commit(
         self,
@@ -184,6 +185,10 @@ class MemoryStore:
 
     async def prune(self, before: float, *, limit: int = 1000) -> int:
         self._check_open()
+        now = self._clock()
+        for each in [each for each in self._pending.values() if each.passive and not each.attempt]:
+            if each.expires_at is not None and each.expires_at <= now:
+                self._settle(Settled(each.id, "expired"))
         old = [id for id, each in self._ended.items() if (each.settled_at or 0.0) < before][:limit]
         for id in old:
             del self._ended[id]

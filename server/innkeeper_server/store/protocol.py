@@ -50,12 +50,14 @@ FollowupState = Literal["accepted", "completed", "failed", "cancelled", "expired
 
 @dataclass(frozen=True, slots=True)
 class Hydrated:
-    """What a new writer of an agent starts from. `created_at` is in seconds of Unix time."""
+    """What a new writer of an agent starts from. `created_at` is in seconds of Unix time.
+    `passive`: passive follow-ups wait for the agent."""
 
     epoch: int
     version: int
     state: bytes | None
     created_at: float
+    passive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,8 @@ class Store(Protocol):
 
     async def prune(self, before: float, *, limit: int = 1000) -> int:
         """Forget follow-ups and outcomes that ended before that time, `limit` of each at most;
-        return how many of the more numerous kind."""
+        return how many of the more numerous kind. Passive ones that nobody woke their agent for
+        end here, as expired."""
 
     async def ping(self) -> None:
         """Return if the data can be read and written now."""

@@ -173,7 +173,9 @@ class SQLiteStore:
         return await self.write(partial(outcomes.keep, outcome=outcome, now=self._clock()))
 
     async def prune(self, before: float, *, limit: int = 1000) -> int:
-        found = await self.write(partial(followups.prune, before=before, limit=limit))
+        found = await self.write(
+            partial(followups.prune, before=before, limit=limit, now=self._clock())
+        )
         return max(found, await self.write(partial(outcomes.prune, before=before, limit=limit)))
 
     async def ping(self) -> None:

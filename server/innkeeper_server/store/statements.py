@@ -28,7 +28,8 @@ def hydrate(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> Hyd
     epoch, version, deleted, state, created_at = row
     check_living(key, deleted=bool(deleted))
     connection.execute(f"UPDATE agents SET epoch = epoch + 1 {_ONE}", key)
-    return Hydrated(epoch + 1, version, state, created_at)
+    passive = followups.has_passive(connection, key)
+    return Hydrated(epoch + 1, version, state, created_at, passive)
 
 
 def _create(connection: sqlite3.Connection, key: AgentKey, now: float) -> Hydrated:
@@ -37,7 +38,7 @@ def _create(connection: sqlite3.Connection, key: AgentKey, now: float) -> Hydrat
         "VALUES (?, ?, ?, 1, 0, 0, ?, ?)",
         (*key, now, now),
     )
-    return Hydrated(1, 0, None, now)
+    return Hydrated(1, 0, None, now, followups.has_passive(connection, key))
 
 
 def commit(
