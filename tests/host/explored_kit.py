@@ -203,7 +203,8 @@ class Play:
         ]
         kept = [word for word in await self.world.done(id) if not word.startswith("for ")]
         if id in self.deleting:
-            self._check_deleted(sent, kept)
+            self._check_deleted(calls, kept)
+            await self._check_ended(sent)
         else:
             own = [word for word in kept if not word.startswith("job") and word not in left]
             assert own == self.before.get(id, []) + told, "8: what was told is not what was kept"
@@ -218,6 +219,15 @@ class Play:
             assert kept.count(text) <= 1, f"{text} has its effect twice: {kept}"
             assert not told or kept.count(text) == 1, f"{text} was told, and is not kept"
         assert self.host.repeats._under_way == {}, "a key is under way for ever"
+
+    async def _check_ended(self, sent: list[tuple[str, Envelope]]) -> None:
+        """Each that was accepted has ended. Its first envelope may have given its place to
+        another, so only the store knows how."""
+        for text, envelope in sent:
+            if envelope.kept:
+                found = await self.world.store.followup(envelope.id)
+                assert found is not None, f"{text}: accepted, and not stored"
+                assert found.state != "accepted", f"{text} was accepted and has not ended"
 
     async def _check_followups(self, sent: list[tuple[str, Envelope]], kept: list[str]) -> None:
         """Each that was accepted has ended; its effect is there once if it completed; and those
