@@ -11,7 +11,9 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from innkeeper_server import explain
 from innkeeper_server.driver import Driver
+from innkeeper_server.errors import Draining
 from innkeeper_server.limits import Limits
 from innkeeper_server.operators import Operators, ResidentView
 from innkeeper_server.slots import Phase
@@ -72,6 +74,9 @@ class Drain:
         self._operators = operators
         self._limits = limits
         self.listeners: list[Callable[[bool], None]] = []
+        self.report: DrainReport | None = (
+            None  # of the last one, until another begins or it is undone
+        )
         self._course: _Course | None = None  # the one under way
 
     def plan(self) -> DrainPlan:
@@ -86,13 +91,14 @@ class Drain:
         )
 
     async def run(self, patience: float | None = None) -> AsyncIterator[DrainStep]:
-        """Drain the host, telling the plan, progress and the report; `patience` in seconds. Whoever
-        iterates may leave. One who comes while a drain is under way follows that one, and can
-        only shorten it."""
+        """Drain the host, telling the plan, progress and the report; `patience` in seconds. It
+        begins with the first step that is asked for; whoever iterates may leave. One who comes
+        while a drain is under way follows that one, and can only shorten it."""
         driver = self._driver
         wait = self._limits.drain_timeout if patience is None else patience
-        yield self.plan()
+        plan = self.plan()
         course = self._begun(driver.now() + wait)
+        yield plan
         while course.report is None:
             yield self._progress(course.deadline)
             if course.report is None:
@@ -107,7 +113,7 @@ class Drain:
                 driver.changed.notify()
             return course
         course = _Course(driver.now(), deadline, driver.account.evicted_total)
-        self._course = course
+        self._course, self.report = course, None
         self.begin()
         driver.own(self._take(course), "drain")
         return course
@@ -116,16 +122,15 @@ class Drain:
         """The course itself. An undrain ends it at once, and nothing is cut."""
         driver, account = self._driver, self._driver.account
         try:
-            while account.draining and account.slots and driver.now() < course.deadline:
+            while self._course is course and account.slots and driver.now() < course.deadline:
                 await driver.changed.wait(course.deadline - driver.now())
             # Each step of a deactivation is bounded by the stop timeout, and there are four.
             last = driver.now() + 4 * self._limits.stop_timeout
-            while account.draining and self._stopping() and driver.now() < last:
-                course.cut += self._cut()  # also who was starting, or was called by another
+            while self._course is course and self._stopping() and driver.now() < last:
+                course.cut += self._cut()  # also who was called by another meanwhile
                 if self._stopping():
                     await driver.changed.wait(last - driver.now())
         finally:
-            self._course = None
             course.report = DrainReport(
                 evicted=account.evicted_total - course.evicted_before,
                 cut=course.cut,
@@ -133,6 +138,8 @@ class Drain:
                 clean=course.cut == 0 and not account.slots,
                 took=driver.now() - course.begun,
             )
+            if self._course is course:
+                self._course, self.report = None, course.report
             driver.changed.notify()
 
     def begin(self) -> None:
@@ -147,27 +154,34 @@ class Drain:
         self._tell(True)
 
     def end(self) -> bool:
-        """Open the gate again; False if it was open."""
+        """Open the gate again; False if it was open. A course under way is over: who drains again
+        begins another."""
         driver = self._driver
         was_draining = driver.account.draining
+        self._course = self.report = None
         driver.carry_out(driver.account.undrain(driver.now()))
         if was_draining:
+            driver.changed.notify()  # an undrain moves nobody, so nothing else wakes the course
             self._tell(False)
         return was_draining
 
     def _cut(self) -> int:
-        """Evict by force whoever is still here: owned, or kept because its state could not be
-        saved. Return how many that were."""
-        account = self._driver.account
-        left = [
-            slot
-            for slot in account.slots.values()
-            if slot.phase is Phase.RESIDENT and (slot.leases or slot.runtime_id in account.held)
-        ]
-        for slot in left:
-            log.warning("%s is cut: its time is over, and it is owned or unsaved", slot.agent)
-            self._driver.end(self._driver.runtimes[slot.runtime_id])
-        return len(left)
+        """End by force whoever is still here, owned or not, also while it starts. Return how many
+        were starting, owned, or kept because their state could not be saved."""
+        driver, cut = self._driver, 0
+        for slot in list(driver.account.slots.values()):
+            runtime = driver.runtimes.get(slot.runtime_id)
+            if runtime is None or slot.phase not in (Phase.LOADING, Phase.RESIDENT):
+                continue
+            why = explain.blockers(driver.account, slot, driver.now())
+            if slot.phase is Phase.RESIDENT:
+                driver.end(runtime)
+            elif not driver.give_up(runtime, Draining(explain.DRAINING)):
+                continue  # it was told before
+            if why:
+                log.warning("the time to drain is over: %s is cut: %s", slot.agent, "; ".join(why))
+                cut += 1
+        return cut
 
     def _stopping(self) -> bool:
         count = self._driver.account.count

@@ -37,7 +37,7 @@ class Visitor(Protocol):
 
 
 class Driver:
-    """See the module. The three callbacks are set once, by the owner of lives."""
+    """See the module. The callbacks are set once, by the owner of lives."""
 
     def __init__(self, account: Account, host_id: str) -> None:
         self.account = account
@@ -47,6 +47,8 @@ class Driver:
         self.on_load: Callable[[AgentKey, int], None]
         self.on_evict: Callable[[Runtime, Claim], None]
         self.on_discard: Callable[[Runtime], None]
+        # Give up a start, with this error for whoever waits; False if that was told before.
+        self.give_up: Callable[[Runtime, InnkeeperError], bool]
         self._loop = asyncio.get_running_loop()
         # Tasks of the host start from this context: they inherit nothing of any caller's turn.
         self.context = contextvars.copy_context()

@@ -112,11 +112,10 @@ class Host:
 
         Bounded by the stop timeout. For a gentle end, `drain` first.
         """
-        self.drains.begin()
-        clean = True
-        if self.account.slots:
-            async for step in self.drains.run(0.0):
-                clean = getattr(step, "clean", clean)
+        if self.drains.report is None:  # else the wait for what cannot be cut is over already
+            async for _ in self.drains.run(0.0):
+                pass
+        clean = self.drains.report is not None and self.drains.report.clean
         self.followups.close()
         clean = await self.driver.finish_tasks(self.limits.stop_timeout) and clean
         self.driver.close()

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from innkeeper_server import explain
 from innkeeper_server.agent import starting
 from innkeeper_server.driver import Driver
 from innkeeper_server.errors import (
@@ -29,7 +30,7 @@ from innkeeper_server.errors import (
 from innkeeper_server.faults import handler_failed, host_failed
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.limits import Limits
-from innkeeper_server.mailbox import Envelope
+from innkeeper_server.mailbox import Envelope, Stage
 from innkeeper_server.registry import Registry
 from innkeeper_server.runtime import Port, Runtime
 from innkeeper_server.slots import Claim, ClaimReason
@@ -61,6 +62,9 @@ class Lives:
         driver.on_load = self._begin
         driver.on_evict = self._leave
         driver.on_discard = self._discard
+        driver.give_up = self._give_up
+        self._starts: dict[int, asyncio.Future[InnkeeperError]] = {}  # until the start has ended
+        self.lost_total = 0  # states of which something uncommitted was lost
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -77,29 +81,35 @@ class Lives:
         self._driver.own(self._load(runtime), f"load {runtime.id}")
 
     async def _load(self, runtime: Runtime) -> None:
+        limit = self._limits.start_timeout
         task = self._child(self._start(runtime), f"start {runtime.id}")
+        given_up = self._starts[runtime.number] = asyncio.get_running_loop().create_future()
+        await asyncio.wait((task, given_up), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        del self._starts[runtime.number]
         error: InnkeeperError | None = None
-        if await self._within(self._limits.start_timeout, task):
+        if task.done():
             error = StartFailed(f"{runtime.key} gave up") if task.cancelled() else task.result()
+        elif given_up.done():
+            error = given_up.result()
         else:
-            limit = self._limits.start_timeout
-            error = StartTimeout(
-                f"{runtime.key} did not start within {limit:g} s",
-                metadata={"agent": str(runtime.key)},
-            )
+            what = f"{runtime.key} did not start within {limit:g} s"
+            error = StartTimeout(what, metadata={"agent": str(runtime.key)})
+        if not task.done():
             task.cancel()
             await self._within(self._limits.stop_timeout, task)
         self._turns.start_ended(runtime)
-        if error is None and runtime.doom is None:
-            self._loaded(runtime)
-            return
-        tasks = [task]
-        # Whoever has started is stopped: one that was deleted meanwhile, or was too late.
-        if task.done() and not task.cancelled() and task.result() is None:
-            tasks += await self._stop_in_time(runtime, ClaimReason.OPERATOR)
         error = error or runtime.doom
-        assert error is not None
-        await self._abandon(runtime, error, [*tasks, *self._cancel_jobs(runtime)])
+        if error is None:
+            self._loaded(runtime)
+        else:
+            await self._abandon(runtime, error, task)
+
+    def _give_up(self, runtime: Runtime, error: InnkeeperError) -> bool:
+        given_up = self._starts.get(runtime.number)
+        if given_up is None or given_up.done():
+            return False
+        given_up.set_result(error)
+        return True
 
     async def _start(self, runtime: Runtime) -> InnkeeperError | None:
         """Hydrate, construct and start; return what went wrong instead of raising it."""
@@ -126,23 +136,38 @@ class Lives:
         driver.carry_out(driver.account.loaded(runtime.key, runtime.number, driver.now()))
 
     async def _abandon(
-        self, runtime: Runtime, error: InnkeeperError, tasks: list[asyncio.Task[Any]]
+        self, runtime: Runtime, error: InnkeeperError, start: asyncio.Task[InnkeeperError | None]
     ) -> None:
-        """A load that failed. While its code still runs, its slot stays charged."""
+        """A load that failed. While its code still runs, its slot stays charged. Whoever has
+        started all the same is stopped like any other: one that was deleted meanwhile, or one
+        that was deaf to its cancellation, however late it ends."""
         runtime.mailbox.close()  # it can spawn nothing more
-        driver, pending = self._driver, [task for task in tasks if not task.done()]
-        if pending:
-            driver.carry_out(
-                driver.account.load_failed(
-                    runtime.key, runtime.number, error, driver.now(), ended=False
-                )
-            )
-            await asyncio.wait(pending)
+        running: list[asyncio.Task[Any]] = []
+        if not start.done():
+            running += self._cancel_jobs(runtime)
+            self._outlived(runtime, error)
+            await asyncio.wait((start,))
+        if not start.cancelled() and start.result() is None:
+            running += await self._stop_in_time(runtime, ClaimReason.OPERATOR)
+        running += self._cancel_jobs(runtime)
+        if any(not task.done() for task in running):
+            self._outlived(runtime, error)
+            await asyncio.wait(running)
+        driver = self._driver
         del driver.runtimes[runtime.number]
         runtime.signal.notify()
         now = driver.now()
         driver.carry_out(driver.account.load_failed(runtime.key, runtime.number, error, now))
         driver.carry_out(driver.account.stopped(runtime.key, runtime.number, now))
+
+    def _outlived(self, runtime: Runtime, error: InnkeeperError) -> None:
+        """Code of a failed start runs on: its callers are told, and its slot stays charged."""
+        driver = self._driver
+        driver.carry_out(
+            driver.account.load_failed(
+                runtime.key, runtime.number, error, driver.now(), ended=False
+            )
+        )
 
     # -- ending ---------------------------------------------------------------------------------
 
@@ -187,13 +212,23 @@ class Lives:
         unless the agent was deleted: then there is none."""
         for envelope in waiting:
             envelope.lease = None  # the fence ended it
-            if isinstance(runtime.doom, AgentDeleted):
-                self._turns.settle(envelope, None, runtime.doom)
-            elif envelope.kept and self._driver.account.draining:  # the store keeps it
-                self._turns.settle(envelope, None, Draining("the host is draining"))
-            else:
-                envelope.wait_again()
-                self._turns.submit(envelope, accepted=True)
+            try:
+                self._hand_on(runtime, envelope)
+            except Exception as fault:  # a defect; the others, and what still runs, go their way
+                error = host_failed("a hand-over", fault)
+                if envelope.stage is Stage.QUEUED:
+                    self._turns.settle(envelope, None, error)
+                else:
+                    self._turns.withdraw(envelope, error)
+
+    def _hand_on(self, runtime: Runtime, envelope: Envelope) -> None:
+        if isinstance(runtime.doom, AgentDeleted):
+            self._turns.settle(envelope, None, runtime.doom)
+        elif envelope.kept and self._driver.account.draining:  # the store keeps it
+            self._turns.settle(envelope, None, Draining(explain.DRAINING))
+        else:
+            envelope.wait_again()
+            self._turns.submit(envelope, accepted=True)
 
     async def _checkpoint(self, runtime: Runtime) -> bool:
         """Save what changed outside of turns. False if that failed, or took too long."""
@@ -214,7 +249,13 @@ class Lives:
             # It never can be: what was done to it outside of turns is undone, as a turn's is that
             # fails. To keep its agent for it would only put the loss off.
             self._turns.undo(runtime, error)
+            if not isinstance(error, AgentDeleted):
+                self._lost(runtime, error.reason)
         return runtime.doom is None
+
+    def _lost(self, runtime: Runtime, why: str) -> None:
+        self.lost_total += 1
+        log.error("what %s did to its state since its last commit is lost: %s", runtime.key, why)
 
     async def _deactivate(self, runtime: Runtime, claim: Claim) -> None:
         """Everything after the fence. Returns when nothing of this life runs any more."""
@@ -234,7 +275,10 @@ class Lives:
             return  # its state may be half-way through anything: the last commit is what counts
         if runtime.doom is None:
             save = self._child(self._save(runtime), f"last save {runtime.id}")
-            await self._within(limit, save)
+            if not await self._within(limit, save):
+                self._lost(runtime, f"its last save took longer than {limit:g} s")
+            elif not save.result() and runtime.doom is None:
+                self._lost(runtime, StoreUnavailable.reason)
 
     async def _stop_in_time(self, runtime: Runtime, reason: ClaimReason) -> list[asyncio.Task[Any]]:
         """Run `on_stop`, and cancel it when its time is over; return its task, perhaps not done."""

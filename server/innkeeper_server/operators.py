@@ -6,13 +6,13 @@ Owns the operators' verbs as the host offers them. Looking never touches anybody
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
 from innkeeper_server import explain
 from innkeeper_server.driver import Driver
-from innkeeper_server.errors import AgentOwned, NotResident, StaleRuntime
+from innkeeper_server.errors import AgentOwned, Draining, NotResident, StaleRuntime
 from innkeeper_server.explain import Explanation, SlotView, Totals
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.limits import Limits
@@ -179,25 +179,35 @@ class Operators:
 
     async def pin(self, agent: AgentKey, ttl: float, owner: str, call: Call) -> str:
         """Keep an agent resident for `ttl` seconds from now; return the runtime's id. A pin takes
-        the place of its owner's earlier ones."""
+        the place of its owner's earlier ones. Raises Draining, also if that began meanwhile."""
         visit = Visit(self._driver, LeaseKind.PIN, owner)
         visit.ask(agent, call.deadline, ttl)
         try:
             runtime_id = await visit.ready()
+            if self._driver.account.draining:  # it was granted as its agent loaded, and would stay
+                raise Draining(explain.DRAINING)
         except BaseException:
             visit.close()
             raise
-        self._take_back(agent, lambda lease: lease.owner == owner and lease is not visit.lease)
+        if visit.lease is not None and visit.lease.slot is not None:
+            self._renewed(visit.lease)
         return runtime_id
+
+    def _renewed(self, pin: Lease) -> None:
+        """Take its owner's earlier pins back. Not later ones: two at once would undo each other."""
+        assert pin.slot is not None
+        leases = list(pin.slot.leases or ())  # in the order of their coming
+        for lease in leases[: leases.index(pin)]:
+            if lease.kind is LeaseKind.PIN and lease.owner == pin.owner:
+                self._driver.release(lease)
 
     def unpin(self, agent: AgentKey, owner: str = "") -> int:
         """Take pins back: those of `owner`, or all; return how many."""
-        return self._take_back(agent, lambda lease: owner in ("", lease.owner))
-
-    def _take_back(self, agent: AgentKey, meant: Callable[[Lease], bool]) -> int:
         slot = self._driver.account.slots.get(agent)
         leases = slot.leases or () if slot is not None else ()
-        pins = [lease for lease in leases if lease.kind is LeaseKind.PIN and meant(lease)]
+        pins = [
+            lease for lease in leases if lease.kind is LeaseKind.PIN and owner in ("", lease.owner)
+        ]
         for lease in pins:
             self._driver.release(lease)
         return len(pins)

@@ -107,6 +107,8 @@ class _OfHost(Collector):
         yield _counter("innkeeper_admission_refused", "Admissions refused.", totals.refused_total)
         yield _counter("innkeeper_eviction_overrun", "Stops that overran.", totals.overrun_total)
         yield _counter("innkeeper_reconciled", "Differences mended.", totals.reconciled_total)
+        lost = self._host.lives.lost_total
+        yield _counter("innkeeper_states_lost", "Evictions that lost uncommitted state.", lost)
 
 
 class _OfCalls(Collector):

@@ -10,10 +10,11 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from innkeeper_server import explain
 from innkeeper_server.agent import starting
 from innkeeper_server.driver import Driver
 from innkeeper_server.errors import Draining, InnkeeperError
-from innkeeper_server.faults import handler_failed
+from innkeeper_server.faults import handler_failed, host_failed
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.mailbox import Call
 from innkeeper_server.runtime import Runtime
@@ -98,6 +99,8 @@ class Connection(Visit):
         if self.runtime.connections is None:
             self.runtime.connections = {}
         self.runtime.connections[self] = None
+        if self._driver.account.draining:  # it was granted as its agent loaded: told with nobody
+            self.leaving(explain.DRAINING)
 
     def close(self) -> None:
         if self.runtime is not None and self.runtime.connections is not None:
@@ -116,7 +119,10 @@ class Connection(Visit):
 def tell_connections(runtime: Runtime, reason: str) -> None:
     """Tell everybody who has this agent open that its life is about to end."""
     for connection in list(runtime.connections or ()):
-        connection.leaving(reason)
+        try:
+            connection.leaving(reason)
+        except Exception as fault:  # a defect; the others are told all the same
+            host_failed("telling a connection", fault)
 
 
 def spawn_job(

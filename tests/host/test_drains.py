@@ -82,16 +82,21 @@ def test_a_state_that_can_never_be_saved_keeps_nobody(
         await spoil(world, "a", value)
         report = await drained(world, 20.0)
         assert (report.clean, report.took) == (True, 0.0)
+        assert world.host.lives.lost_total == 2
 
     scene(scenario)
-    told = [record.message for record in caplog.records if "could not be saved" in record.message]
-    assert len(told) == 2
+    told = [record.message for record in caplog.records]
+    assert len([text for text in told if "could not be saved" in text]) == 2
+    lost = "what guest/a did to its state since its last commit is lost: "
+    assert len([text for text in told if text.startswith(lost)]) == 2
     assert "xxx" not in caplog.text
 
 
-def test_a_state_that_cannot_be_saved_now_is_cut_at_the_deadline() -> None:
+def test_a_state_that_cannot_be_saved_now_is_cut_at_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """1. The store fails. a, whom nobody owns, is kept: its state is tried again and again.
-    2. The deadline of a drain passes: a is cut, and counted as cut.
+    2. The deadline of a drain passes: a is cut, and counted as cut; the log says what that cost.
     """
 
     async def scenario(world: World) -> None:
@@ -100,10 +105,27 @@ def test_a_state_that_cannot_be_saved_now_is_cut_at_the_deadline() -> None:
         report = await drained(world, 20.0)
         assert (report.cut, report.clean, report.took) == (1, False, 20.0)
         assert world.resident() == []
+        assert world.host.lives.lost_total == 1
         world.store.fail.clear()
         assert await world.done("a") == ["fine"]
 
     scene(scenario)
+    assert "guest/a is cut: its checkpoint failed" in caplog.text
+    assert "since its last commit is lost: STORE_UNAVAILABLE" in caplog.text
+
+
+def test_a_last_save_that_does_not_end_is_said_to_be_lost(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        await spoil(world, "a", ["more"])
+        gate = world.gates["commit"].shut()
+        await world.host.operators.evict(world.key("a"), mode="force")
+        assert world.resident() == []
+        assert world.host.now() == world.limits.stop_timeout
+        assert world.host.lives.lost_total == 1
+        gate.open()
+
+    scene(scenario)
+    assert "is lost: its last save took longer than 10 s" in caplog.text
 
 
 def test_agents_that_call_each_other_as_they_stop_do_not_hold_up_a_drain() -> None:
@@ -225,3 +247,91 @@ def test_a_start_that_is_cut_and_comes_to_its_end_all_the_same_is_stopped() -> N
         await world.at_rest()
 
     scene(scenario)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_who_drains_again_after_an_undrain_begins_anew(at_once: bool) -> None:
+    """1. A drain of 20 s is under way, and is taken back. 2. Another, of 30 s, is begun.
+    3. New work is refused again, and what runs has all of the second drain's time.
+    """
+
+    async def scenario(world: World) -> None:
+        gate = world.gates["run long"].shut()
+        work = world.do("a", "long")
+        await gate.reached()
+        first = asyncio.ensure_future(drained(world, 20.0))
+        await settle()
+        assert world.host.undrain()
+        if not at_once:
+            await settle()
+            assert first.done()
+        second = asyncio.ensure_future(drained(world, 30.0))
+        await settle()
+        assert isinstance(await ending(world.do("b")), Draining)
+        report = await second
+        assert (report.cut, report.took) == (1, 30.0)
+        assert ((await first).cut, (await first).took) == (0, 0.0)
+        assert isinstance(await ending(work), InnkeeperError)
+
+    scene(scenario)
+
+
+def test_a_drain_has_begun_once_its_plan_is_told() -> None:
+    async def scenario(world: World) -> None:
+        steps = world.host.drain(20.0)
+        assert isinstance(await anext(steps), DrainPlan)
+        await steps.aclose()  # type: ignore[attr-defined]
+        assert isinstance(await ending(world.do("a")), Draining)
+
+    scene(scenario)
+
+
+def test_who_is_still_starting_at_the_deadline_is_cut_and_the_host_waits_for_nobody() -> None:
+    async def scenario(world: World) -> None:
+        gate = world.gates["on_start"].shut()
+        work = world.do("a")
+        await gate.reached()
+        report = await drained(world, 3.0)
+        assert (report.cut, report.clean, report.took) == (1, False, 3.0)
+        assert isinstance(await ending(work), Draining)
+        assert not await world.host.close()
+        assert world.host.now() == 3.0
+
+    scene(scenario, start_timeout=300.0, admission_timeout=600.0)
+
+
+def test_a_stop_waits_once_for_what_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. An eviction never ends, by a defect. 2. A drain has waited for it as long as it may.
+    3. The host is closed: it does not drain again.
+    """
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(world: World) -> None:
+        await world.do("a").outcome()
+        monkeypatch.setattr(world.host.lives, "_deactivate", never)
+        report = await drained(world, 20.0)
+        limit = world.limits.stop_timeout
+        assert (report.clean, report.took) == (False, 20.0 + 4 * limit)
+        assert not await world.host.close()
+        assert world.host.now() == 20.0 + 5 * limit
+
+    scene(scenario)
+
+
+def test_more_idle_agents_than_may_leave_at_once_all_leave_at_the_deadline() -> None:
+    """Nothing is lost by it, so nothing counts as cut."""
+
+    async def scenario(world: World) -> None:
+        ids = [f"a{n}" for n in range(6)]
+        for id in ids:
+            await world.do(id).outcome()
+            world.gates[f"on_stop {id}"].shut()
+        world.host.account.max_claims = 2
+        report = await drained(world, 3.0)
+        limit = world.limits.stop_timeout
+        assert (report.evicted, report.cut, report.clean) == (6, 0, True)
+        assert report.took == 3.0 + limit
+
+    scene(scenario, capacity=6)
