@@ -58,6 +58,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._due = inf
         self._tasks: set[asyncio.Task[None]] = set()
+        self._overdue: set[asyncio.Task[Any] | None] = set()  # of these, who wait for zombies
         account.live = self.runtimes.keys
 
     def now(self) -> float:
@@ -98,10 +99,16 @@ class Driver:
         task.add_done_callback(self._disown)
         return task
 
+    def overdue(self) -> None:
+        """The task of the host that calls this is about to wait for code that had its time to end,
+        and may never: nobody shall wait for it in turn."""
+        self._overdue.add(asyncio.current_task())
+
     async def finish_tasks(self, timeout: float) -> bool:
-        """Wait for the host's tasks, at most `timeout` seconds; tell whether all have ended."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout)
+        """Wait for the host's tasks, at most `timeout` seconds, but not for those that wait for
+        zombies; tell whether all have ended."""
+        if waited_for := self._tasks - self._overdue:
+            await asyncio.wait(waited_for, timeout=timeout)
         return not self._tasks
 
     def close(self) -> None:
@@ -156,5 +163,6 @@ class Driver:
 
     def _disown(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._overdue.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("background task %s failed", task.get_name(), exc_info=fault)

@@ -162,11 +162,10 @@ class Lives:
 
     def _outlived(self, runtime: Runtime, error: InnkeeperError) -> None:
         """Code of a failed start runs on: its callers are told, and its slot stays charged."""
-        driver = self._driver
+        driver, now = self._driver, self._driver.now()
+        driver.overdue()
         driver.carry_out(
-            driver.account.load_failed(
-                runtime.key, runtime.number, error, driver.now(), ended=False
-            )
+            driver.account.load_failed(runtime.key, runtime.number, error, now, ended=False)
         )
 
     # -- ending ---------------------------------------------------------------------------------
@@ -271,6 +270,7 @@ class Lives:
             log.error("%s did not stop in time; its slot stays charged until it does", runtime)
             self._turns.abandon(runtime)
             runtime.signal.notify()
+            driver.overdue()
             await asyncio.wait(running)
             return  # its state may be half-way through anything: the last commit is what counts
         if runtime.doom is None:

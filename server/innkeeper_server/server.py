@@ -36,9 +36,16 @@ __all__ = ["Server", "StartError", "build", "run", "serving"]
 
 log = logging.getLogger("innkeeper.server")
 
-QUIET = 0.05  # seconds without a call, after which nobody is waiting to be refused
-LAST_WORDS = 2.0  # seconds for handlers to end once their work has
-GRACE = 1.0  # seconds that gRPC waits for calls before it cuts them
+# A stop, in its order. Until the lame-duck time is over, calls are refused by name (DRAINING, with
+# a time to retry after) and health is NOT_SERVING, so that whoever heeds either goes elsewhere.
+# That time is a setting, 0 unless it is given: how long balancers take to notice is theirs to know,
+# and a host that stands alone has nowhere to send anybody. Then, in seconds:
+QUIET = 0.05  # without a call: nobody is on the way. Callers that do not pause are held meanwhile
+CALM = 0.25  # the same while some are held: theirs are the clients that may be slow to call again
+NO_CALM = 1.0  # after which neither is waited for any more: callers that come and come never end
+LAST_WORDS = 2.0  # for handlers to end once their work has
+FAREWELL = 0.05  # from closing the port until callers that were held are told: they know by then
+GRACE = 1.0  # that gRPC waits for calls, once the port is closed, before it cuts them
 PROGRESS_EVERY = 1.0  # seconds between two lines of the log about a drain
 
 
@@ -164,11 +171,13 @@ class Server:
         gone = self.host.now() + self.settings.lame_duck
         clean = await self._drain(patience)
         await self._limp(gone - self.host.now())
+        self.boundary.hold()
         self.ending.end()
-        if not self.hurry.is_set():
-            await self.boundary.quiet(QUIET, LAST_WORDS)
+        await self._calm()
         clean = await self.boundary.finish(LAST_WORDS) and clean
         ends = [asyncio.create_task(listener.stop(GRACE)) for listener in self._listeners]
+        await asyncio.wait(ends, timeout=FAREWELL)
+        self.boundary.dismiss()
         await asyncio.wait(ends, timeout=2 * GRACE)
         await self.boundary.finish(GRACE)
         if self._scrape is not None:
@@ -176,12 +185,18 @@ class Server:
         return await self._close_host() and clean
 
     async def _limp(self, seconds: float) -> None:
-        """Go on refusing, by name and with a time to retry after. Once the port is closed, callers
-        get only what gRPC says: UNAVAILABLE, or CANCELLED for what it had not handed over."""
+        """Go on refusing. Once the port is closed, callers get only gRPC's UNAVAILABLE."""
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.hurry.wait()
+
+    async def _calm(self) -> None:
+        """Return when no call is on its way, or as soon as somebody is in a hurry."""
+        if not self.hurry.is_set():
+            await self.boundary.quiet(QUIET, NO_CALM)
+        if self.boundary.held and not self.hurry.is_set():
+            await self.boundary.quiet(CALM, NO_CALM)
 
     async def _drain(self, patience: float | None) -> bool:
         """Drain until the deadline, or until somebody is in a hurry; True if nothing was cut."""

@@ -335,3 +335,27 @@ def test_more_idle_agents_than_may_leave_at_once_all_leave_at_the_deadline() -> 
         assert report.took == 3.0 + limit
 
     scene(scenario, capacity=6)
+
+
+@pytest.mark.parametrize("deaf", ["on_stop", "on_start"])
+def test_a_zombie_has_had_its_time_and_gets_no_more_when_the_host_closes(deaf: str) -> None:
+    async def scenario(world: World) -> None:
+        if deaf == "on_stop":
+            world.stubborn.add("a")
+            await world.do("a").outcome()
+            world.gates["on_stop a"].shut()
+        else:
+            world.once.add("on_start")
+            gate = world.gates["on_start"].shut()
+            world.do("a")
+            await gate.reached()
+        report = await drained(world, 20.0)
+        assert (report.zombies, report.clean) == (1, False)
+        ended = world.host.now()
+        assert not await world.host.close()
+        assert world.host.now() == ended
+        world.gates[deaf if deaf == "on_start" else "on_stop a"].open()
+        await settle()
+        assert world.resident() == []
+
+    scene(scenario, start_timeout=300.0, admission_timeout=600.0)

@@ -3,7 +3,8 @@
 Owns what must hold for each call, whatever it does: the request is parsed here, so that a broken
 one is INVALID_ARGUMENT; what is known of the caller is copied, so that gRPC's context, which is
 deadly to touch after the call, never leaves this file; every exception becomes a status here and
-nowhere else; and every running call is known, so that a stop can wait for it.
+nowhere else; every running call is known, so that a stop can wait for it; and the last calls of a
+host that stops are kept until its port is closed.
 
 A CancelledError that the client did not cause would leave it without any status. It becomes one.
 """
@@ -15,13 +16,14 @@ import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from innkeeper_server.errors import (
     DeadlineExceeded,
+    Draining,
     InnkeeperError,
     InvalidRequest,
     SlowReader,
@@ -42,6 +44,7 @@ _WITHHELD = frozenset({"authorization", "cookie", "user-agent"})
 _PROCESS = secrets.token_hex(4)
 _NUMBERS = itertools.count(1)
 MAX_METADATA_VALUE = 256
+MAX_HELD = 10_000  # calls; more are refused at once
 
 Request = TypeVar("Request", bound=Message)
 Reply = Message | bytes  # bytes: a message that is serialised already
@@ -76,6 +79,8 @@ class Boundary:
         self.running: set[_Call] = set()
         self.begun = 0  # calls so far
         self._fewer = Signal()  # a call ended
+        self.held = 0  # calls that `hold` has kept so far
+        self._closed: asyncio.Event | None = None  # while there is one, calls that begin are held
         self.finished: dict[tuple[str, str], int] = {}  # calls by method and code name
 
     # -- handlers of the four shapes that there are ---------------------------------------------
@@ -91,6 +96,8 @@ class Boundary:
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             call = _Call(self, method, context, self.default_deadline)
             try:
+                if self._closed is not None:
+                    await self._too_late(call)
                 reply = await serve(self._parsed(request_type, raw), call.info)
                 raw = self._serialised(reply)
             except BaseException as fault:
@@ -112,6 +119,8 @@ class Boundary:
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             call = _Call(self, method, context)
             try:
+                if self._closed is not None:
+                    await self._too_late(call)
                 await serve(self._parsed(request_type, raw), call.info, self._writer(context))
             except BaseException as fault:
                 await call.failed(fault)
@@ -143,6 +152,8 @@ class Boundary:
 
             call = _Call(self, method, context)
             try:
+                if self._closed is not None:
+                    await self._too_late(call)
                 await serve(read, self._writer(context), call.info)
             except BaseException as fault:
                 await call.failed(fault)
@@ -196,11 +207,32 @@ class Boundary:
         """Note how a call ended."""
         self.finished[method, code] = self.finished.get((method, code), 0) + 1
 
-    async def quiet(self, gap: float, timeout: float) -> None:
-        """Return once no call has come for `gap` seconds, after `timeout` seconds in any case.
+    def hold(self) -> None:
+        """Keep whatever begins from now on waiting, until `dismiss`.
 
-        What gRPC has taken in but not handed over when it stops gets a bare CANCELLED from it.
+        What gRPC has taken in but not handed over when it stops gets a bare CANCELLED from it, and
+        a caller that is refused at once is back before the port can be closed. One that is held
+        has no other call under way; and what it is told after the port was closed comes after the
+        word of that, on the same connection, so that its next call finds no server, not half a one.
         """
+        self._closed = self._closed or asyncio.Event()
+
+    def dismiss(self) -> None:
+        """The port is closed: refuse whatever was held."""
+        if self._closed is not None:
+            self._closed.set()
+
+    async def _too_late(self, call: _Call) -> NoReturn:
+        assert self._closed is not None
+        self.held += 1
+        if self.held <= MAX_HELD:
+            self.running.discard(call)  # nothing of the host's is done for it
+            self._fewer.notify()
+            await self._closed.wait()
+        raise Draining("the host has stopped")
+
+    async def quiet(self, gap: float, timeout: float) -> None:
+        """Return once no call has come for `gap` seconds, after `timeout` seconds in any case."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         seen = -1
