@@ -39,13 +39,14 @@ log = logging.getLogger("innkeeper.server")
 # A stop, in its order. Until the lame-duck time is over, calls are refused by name (DRAINING, with
 # a time to retry after) and health is NOT_SERVING, so that whoever heeds either goes elsewhere.
 # That time is a setting, 0 unless it is given: how long balancers take to notice is theirs to know,
-# and a host that stands alone has nowhere to send anybody. Then, in seconds:
-QUIET = 0.05  # without a call: nobody is on the way. Callers that do not pause are held meanwhile
-CALM = 0.25  # the same while some are held: theirs are the clients that may be slow to call again
-NO_CALM = 1.0  # after which neither is waited for any more: callers that come and come never end
-LAST_WORDS = 2.0  # for handlers to end once their work has
-FAREWELL = 0.05  # from closing the port until callers that were held are told: they know by then
-GRACE = 1.0  # that gRPC waits for calls, once the port is closed, before it cuts them
+# and a host that stands alone has nowhere to send anybody. Then callers that do not pause are held,
+# until none has come for so many turns of the loop (of 0.01 s):
+QUIET = 5  # if none had to be held
+CALM = 25  # if some had
+NO_CALM = 2.0  # seconds after which that is waited for no more: callers may come and come
+LAST_WORDS = 2.0  # seconds for handlers to end once their work has
+FAREWELL = 0.05  # seconds from closing the port until who was held is told: they know by then
+GRACE = 1.0  # seconds that gRPC waits for calls, once the port is closed, before it cuts them
 PROGRESS_EVERY = 1.0  # seconds between two lines of the log about a drain
 
 
@@ -173,7 +174,7 @@ class Server:
         await self._limp(gone - self.host.now())
         self.boundary.hold()
         self.ending.end()
-        await self._calm()
+        await self.boundary.quiet(QUIET, CALM, NO_CALM)
         clean = await self.boundary.finish(LAST_WORDS) and clean
         ends = [asyncio.create_task(listener.stop(GRACE)) for listener in self._listeners]
         await asyncio.wait(ends, timeout=FAREWELL)
@@ -190,13 +191,6 @@ class Server:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.hurry.wait()
-
-    async def _calm(self) -> None:
-        """Return when no call is on its way, or as soon as somebody is in a hurry."""
-        if not self.hurry.is_set():
-            await self.boundary.quiet(QUIET, NO_CALM)
-        if self.boundary.held and not self.hurry.is_set():
-            await self.boundary.quiet(CALM, NO_CALM)
 
     async def _drain(self, patience: float | None) -> bool:
         """Drain until the deadline, or until somebody is in a hurry; True if nothing was cut."""

@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from rpc_kit import FUSE, everything, refusal, soon
+from rpc_kit import FUSE, everything, refusal, soon, until
 
+from innkeeper_server.rpc import boundary as boundary_module
 from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
 
 Deed = Callable[[], Awaitable[None]]
@@ -174,12 +175,58 @@ async def test_what_is_known_of_the_caller_is_copied() -> None:
         assert stream.deadline is None, "streams last as long as they want"
 
 
-async def test_it_is_quiet_once_nobody_comes_any_more() -> None:
+@pytest.mark.parametrize("held", [False, True])
+async def test_it_is_quiet_once_nobody_has_come_for_a_while(
+    held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A while is so many turns of the loop, however long these take; more if some are held."""
+    monkeypatch.setattr(boundary_module, "TURN", 0.0)
     boundary = Boundary(max_message_bytes=1000)
-    waiting = asyncio.create_task(boundary.quiet(0.0, FUSE))
+    boundary.held = int(held)
+    turns = 20 if held else 4
+    waiting = asyncio.create_task(boundary.quiet(4, 20, FUSE))
     for _ in range(5):
         boundary.begun += 1
-        await asyncio.sleep(0)
-        assert not waiting.done()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+            assert not waiting.done()
     await soon(waiting)
-    await soon(boundary.quiet(FUSE, 0.0))  # and nobody waits for ever
+    await soon(boundary.quiet(10**9, 10**9, 0.0))  # and nobody waits for ever
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_who_comes_too_late_is_held_and_then_told_so(shape: str) -> None:
+    """Nothing of the call is done, and nobody waits for it to be."""
+    async with serving(_nothing) as (channel, boundary, seen):
+        boundary.hold()
+        late = asyncio.ensure_future(finished(channel, shape))
+        await until(lambda: boundary.held == 1)
+        assert await boundary.finish(0.0)
+        assert not late.done()
+        boundary.dismiss()
+        told = await refusal(late)
+        assert (told.code, told.reason) == ("UNAVAILABLE", "DRAINING")
+        assert told.retry_after is not None
+        assert seen == []
+
+
+async def test_only_so_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundary_module, "MAX_HELD", 1)
+    async with serving(_nothing) as (channel, boundary, _):
+        boundary.hold()
+        first = asyncio.ensure_future(finished(channel, "unary"))
+        await until(lambda: boundary.held == 1)
+        assert (await refusal(finished(channel, "unary"))).reason == "DRAINING"
+        assert not first.done()
+        boundary.dismiss()
+        assert (await refusal(first)).reason == "DRAINING"
+
+
+async def test_a_caller_that_is_held_may_leave() -> None:
+    async with serving(_nothing) as (channel, boundary, _):
+        boundary.hold()
+        late = await begin(channel, "unary")
+        await until(lambda: boundary.held == 1)
+        late.cancel()
+        await until(lambda: boundary.finished == {("t/unary", "CANCELLED"): 1})
+        boundary.dismiss()

@@ -45,6 +45,7 @@ _PROCESS = secrets.token_hex(4)
 _NUMBERS = itertools.count(1)
 MAX_METADATA_VALUE = 256
 MAX_HELD = 10_000  # calls; more are refused at once
+TURN = 0.01  # seconds
 
 Request = TypeVar("Request", bound=Message)
 Reply = Message | bytes  # bytes: a message that is serialised already
@@ -231,14 +232,20 @@ class Boundary:
             await self._closed.wait()
         raise Draining("the host has stopped")
 
-    async def quiet(self, gap: float, timeout: float) -> None:
-        """Return once no call has come for `gap` seconds, after `timeout` seconds in any case."""
+    async def quiet(self, turns: int, held_turns: int, timeout: float) -> None:
+        """Return once no call has come for `turns` turns of the loop, or `held_turns` if some are
+        held: their clients may be slow to call again. After `timeout` seconds in any case.
+
+        A turn takes TURN seconds, or longer: by the clock alone, a process that was given no time
+        to run would take that for quiet.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        seen = -1
-        while seen != self.begun and loop.time() < deadline:
+        seen, quiet = self.begun, 0
+        while quiet < (held_turns if self.held else turns) and loop.time() < deadline:
+            await asyncio.sleep(TURN)
+            quiet = quiet + 1 if self.begun == seen else 0
             seen = self.begun
-            await asyncio.sleep(gap)
 
     async def finish(self, timeout: float) -> bool:
         """Wait for running calls, at most `timeout` seconds; tell whether all have ended."""
