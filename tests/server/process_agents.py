@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 
 from pydantic import BaseModel
@@ -51,6 +52,33 @@ class Guest(Agent[Ledger]):
         """Wait for a thread that never ends."""
         await _report("blocked")
         await asyncio.to_thread(threading.Event().wait)
+
+    @action
+    async def block(self) -> str:
+        """Hold up the whole loop until the test says so."""
+        with socket.socket(socket.AF_UNIX) as told:
+            told.connect(os.environ["TEST_SOCKET"])
+            told.sendall(b"blocking\n")
+            told.recv(1)
+        return "let go"
+
+
+class Sleeper(Agent[Ledger]):
+    """Starts when the test says so."""
+
+    async def on_start(self) -> None:
+        """Wait."""
+        reader, writer = await _report(f"starting {self.id}")
+        try:
+            await reader.readline()
+        finally:
+            writer.close()
+
+    @action
+    async def add(self, n: int = 1) -> int:
+        """Add to the count."""
+        self.state.count += n
+        return self.state.count
 
 
 async def _report(what: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

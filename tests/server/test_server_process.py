@@ -27,11 +27,11 @@ sys.exit(server.run(config.load(**json.loads(sys.argv[1]))))
 
 
 class Place:
-    """Where servers run, as which user if not as this one, and where their agents report."""
+    """Where servers run, what their processes do before, and where their agents report."""
 
-    def __init__(self, path: Path, user: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.user = user
+        self.before = ""
         self.reports: asyncio.Queue[tuple[str, asyncio.StreamWriter]] = asyncio.Queue()
 
     async def reported(self) -> tuple[str, asyncio.StreamWriter]:
@@ -62,10 +62,9 @@ class Place:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            RUN,
+            self.before + RUN,
             json.dumps(given),
             cwd=self.path,
-            user=self.user,
             env={
                 **{k: v for k, v in os.environ.items() if not k.startswith("INNKEEPER_")},
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

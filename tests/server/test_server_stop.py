@@ -1,7 +1,8 @@
-"""What callers see of a stop who call all the time: every call ends, and says why.
+"""What is seen of a stop from outside: every call ends, and says why.
 
-Each caller has one call under way and makes the next at once, whatever it is told, until there is
-no server to connect to. So each sees answers, then refusals by name, then one refused connection.
+Of a crowd each caller has one call under way and makes the next at once, whatever it is told, until
+there is no server to connect to. So each sees answers, then refusals by name, then one refused
+connection.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
-from server_kit import FUSE, Desk, ref
+from server_kit import FUSE, Desk, ref, refusal
 from test_server_process import Place, Running, place  # noqa: F401
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import catalog_service_pb2 as catalog_pb
+from innkeeper.v1 import residency_service_pb2 as residency_pb
 
 CHANNELS = 8
 CALLERS = 48
@@ -162,3 +164,39 @@ async def test_a_crowd_that_is_refused_does_not_put_off_a_hurried_end(
     total = Counter(word for told in crowd.told for word in told)
     assert total.keys() == {ANSWER, DRAINING, NO_SERVER}, total
     assert all(told[-2:] == [DRAINING, NO_SERVER] for told in crowd.told)
+
+
+async def test_who_is_still_starting_at_the_deadline_holds_nothing_up(
+    place: Place,  # noqa: F811
+) -> None:
+    limits = {"drain_timeout": 0.1, "start_timeout": 10_000, "admission_timeout": 10_000}
+    async with place.run(**limits) as running, Desk(running.address) as desk:
+        request = agent_pb.InvokeRequest(agent=ref("a", "sleeper"), action="add")
+        starting = desk.agents.Invoke(request)
+        await place.reported()
+        running.process.terminate()
+        assert (await refusal(starting))[:2] == ("UNAVAILABLE", "DRAINING")
+        assert await running.ended() == 3
+
+
+async def test_a_session_that_opens_in_a_drain_is_told_to_go(place: Place) -> None:  # noqa: F811
+    """1. A session opens an agent, which starts. A drain begins.
+    2. It has started: the session is open, and told at once; it holds nothing up.
+    """
+    async with place.run() as running, Desk(running.address) as desk:
+        session = desk.agents.Session()
+        opening = agent_pb.OpenFrame(agent=ref("a", "sleeper"))
+        frames = [agent_pb.ClientFrame(open=opening)]
+        await session.write(agent_pb.SessionRequest(frames=frames))
+        _, agent = await place.reported()
+        drain = aiter(desk.residency.Drain(residency_pb.DrainRequest()))
+        assert (await anext(drain)).plan.owned == 1
+        agent.write(b"go on\n")
+        told: list[str | None] = []
+        while "going_away" not in told:
+            told += [frame.WhichOneof("frame") for frame in (await session.read()).frames]
+        assert told[0] == "opened"
+        report = [step async for step in drain][-1].report
+        assert (report.evicted, report.cut, report.clean) == (1, 0, True)
+        running.process.terminate()
+        assert await running.ended() == 0
