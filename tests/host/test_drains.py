@@ -209,7 +209,9 @@ def test_two_graceful_evictions_each_wait_for_as_long_as_they_were_told() -> Non
         assert two.turn is None
         gate.open()
         assert (await second).stopped
+        assert world.host.now() == 5.0  # not by its idle time
         assert (await ending(one), await ending(two)) == ("one", "two")
+        assert one.runtime_id != two.runtime_id
         await world.at_rest()
 
     scene(scenario)
