@@ -80,6 +80,7 @@ class Turn:
         metadata: Mapping[str, str] = _NO_METADATA,
         chain: tuple[AgentKey, ...] = (),
         outbox: Outbox | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.id = id
         self.kind = kind
@@ -94,7 +95,7 @@ class Turn:
         self.last_seq = 0
         self.cancel_requested = ""  # the reason, once somebody cancelled the turn
         self.ended = False  # its handler has returned; it can say nothing more
-        self.loop: asyncio.AbstractEventLoop | None = None  # set while the handler is in a thread
+        self.loop = loop  # through which a handler in a thread says something
 
     def __repr__(self) -> str:
         return f"<turn {self.id} {self.kind} of {self.key}>"

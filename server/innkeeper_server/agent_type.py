@@ -173,7 +173,12 @@ class AgentType:
         spec = self.actions.get(action or INVOKE)
         if spec is None:
             raise self._no_action(action)
-        return self._checked(spec.bind, input)
+        try:
+            return spec.bind(input)
+        except InnkeeperError:
+            raise
+        except Exception as fault:
+            raise self._failed_check(fault) from None
 
     def bind_chat(self, message: Content) -> Work:
         """Work for `chat`; raises NoHandler, or InvalidRequest for the field `message`."""
@@ -213,15 +218,16 @@ class AgentType:
         return "; ".join([*parts, "they chat"] if self.has_chat else parts)
 
     def _checked(self, bind: Callable[..., Bound], *request: Any) -> Bound:
-        """Checks can run code of the author's; what that raises is not the caller's fault."""
         try:
             return bind(*request)
         except InnkeeperError:
             raise
         except Exception as fault:
-            raise handler_failed(
-                AgentKey("", self.name, "*"), "the check of a request", fault
-            ) from None
+            raise self._failed_check(fault) from None
+
+    def _failed_check(self, fault: Exception) -> InnkeeperError:
+        """Checks can run code of the author's; what that raises is not the caller's fault."""
+        return handler_failed(AgentKey("", self.name, "*"), "the check of a request", fault)
 
 
 def _checked_name(name: str) -> str:

@@ -42,6 +42,9 @@ _WORDS = {
 _PREFIXES = ("Input ", "Value error, ", "Assertion failed, ")
 
 
+_PLAIN = frozenset({str, int, float, bool})
+
+
 class Arguments:
     """The arguments of an action. Raises ValueError for parameters that cannot travel by name."""
 
@@ -51,14 +54,17 @@ class Arguments:
             _check_travels(name, parameter)
         self._adapter = _adapter(_shape(name, takes), f"the arguments of {name}")
         self._lone = _lone(takes)
+        self._plain = {each.name: each.annotation for each in takes}
         self.schema = _schema(self._adapter)
 
     def bind(self, input: Content, field: str) -> dict[str, Any]:
         """The keyword arguments that `input` stands for. Raises InvalidRequest naming `field`."""
-        if input is None:
-            return self._checked({}, field)
         if isinstance(input, dict):
-            return self._checked(input, field)
+            if self._fits(input):
+                return dict(input)
+            return _json(self._adapter, input, field)  # type: ignore[no-any-return]
+        if input is None:
+            return _json(self._adapter, {}, field)  # type: ignore[no-any-return]
         if self._lone is None:
             raise InvalidRequest.of(
                 field, f"must be a JSON object with the arguments of {self.name} by name"
@@ -66,10 +72,19 @@ class Arguments:
         if isinstance(input, Blob):
             given = {self._lone.name: _opened(input, self._lone)}
             return _python(self._adapter, given, field)  # type: ignore[no-any-return]
-        return self._checked({self._lone.name: input}, field)
+        return _json(self._adapter, {self._lone.name: input}, field)  # type: ignore[no-any-return]
 
-    def _checked(self, given: dict[str, JsonValue], field: str) -> dict[str, Any]:
-        return _json(self._adapter, given, field)  # type: ignore[no-any-return]
+    def _fits(self, given: dict[str, JsonValue]) -> bool:
+        """Whether each parameter is given, and what each asks for is just the plain type of what it
+        is given: then a check would find nothing and change nothing."""
+        plain = self._plain
+        if len(given) != len(plain):
+            return False
+        for name, value in given.items():
+            kind = type(value)
+            if kind not in _PLAIN or plain.get(name) is not kind:
+                return False
+        return True
 
 
 class Message:

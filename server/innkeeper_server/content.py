@@ -37,7 +37,8 @@ Content = JsonValue | Blob  # None: nothing; str: plain text
 def as_content(value: object) -> Content:
     """What a handler returned, as it travels. Raises TypeError naming what cannot."""
     if type(value) is str:
-        _check_text(value)
+        if not value.isascii():
+            _check_text(value)
         return value
     if isinstance(value, Blob):
         return value

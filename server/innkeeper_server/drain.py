@@ -102,7 +102,7 @@ class Drain:
         while course.report is None:
             yield self._progress(course.deadline)
             if course.report is None:
-                await driver.changed.wait()
+                await driver.changed.next()
         yield course.report
 
     def _begun(self, deadline: float) -> _Course:

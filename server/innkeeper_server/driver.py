@@ -50,6 +50,7 @@ class Driver:
         # Give up a start, with this error for whoever waits; False if that was told before.
         self.give_up: Callable[[Runtime, InnkeeperError], bool]
         self._loop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self._loop.time  # the host's clock: monotonic seconds
         # Tasks of the host start from this context: they inherit nothing of any caller's turn.
         self.context = contextvars.copy_context()
         self._effects: deque[Effect] = deque()
@@ -60,10 +61,6 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._overdue: set[asyncio.Task[Any] | None] = set()  # of these, who wait for zombies
         account.live = self.runtimes.keys
-
-    def now(self) -> float:
-        """The host's clock: monotonic seconds of the loop."""
-        return self._loop.time()
 
     def find(self, agent: AgentKey) -> Runtime | None:
         """The runtime behind an agent's slot, if it has come to exist."""
@@ -90,7 +87,8 @@ class Driver:
         if story and story[-1].seq != self._told:
             self._told = story[-1].seq
             self.changed.notify()
-        self._rearm()
+        if self.account.due < self._due:
+            self._rearm()
 
     def own(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a background task of the host: kept alive, and never failing in silence."""
@@ -147,13 +145,10 @@ class Driver:
 
     def _rearm(self) -> None:
         """Sleep until the account's next deadline; a timer that comes too early looks again."""
-        due = self.account.due
-        if due >= self._due:
-            return
         if self._timer is not None:
             self._timer.cancel()
-        self._due = due
-        self._timer = self._loop.call_at(due, self._tick)
+        self._due = self.account.due
+        self._timer = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
         now = max(self.now(), self._due)

@@ -119,7 +119,7 @@ class Outbox:
                 raise self._lost
             if self._ended:
                 return []
-            await self._ready.wait()
+            await self._ready.next()
         events = list(self._buffer)
         self._buffer.clear()
         self._chars = 0

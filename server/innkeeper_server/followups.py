@@ -153,7 +153,7 @@ class Followups:
             self._answer_again(kept, record, envelope)
             return
         envelope.kept = True
-        envelope.signal.notify()
+        envelope.notify()
         if kept.passive:
             runtime = self._driver.find(kept.key)
             if runtime is not None:  # else its next life finds it
@@ -170,7 +170,7 @@ class Followups:
             return
         envelope.id = kept.id
         envelope.kept = envelope.replayed = True
-        envelope.signal.notify()
+        envelope.notify()
 
     def _is_full(self, key: AgentKey) -> bool:
         runtime = self._driver.find(key)

@@ -48,15 +48,11 @@ def check_key(value: str, field: str = "idempotency_key") -> str:
     return check_id(value, field)
 
 
+@lru_cache(maxsize=1024)  # a host serves few types, and is asked for them all the time
 def check_type(value: str, field: str = "agent.type") -> str:
     """Return the type name, or raise InvalidRequest naming `field`."""
-    if not _is_type(value):
+    if len(value) > MAX_TYPE_CHARS or not _TYPE.fullmatch(value):
         raise InvalidRequest.of(
             field, f"must be a letter and then letters, digits, '_', '.', '-'; 1-{MAX_TYPE_CHARS}"
         )
     return value
-
-
-@lru_cache(maxsize=1024)  # a host serves few types, and is asked for them all the time
-def _is_type(value: str) -> bool:
-    return len(value) <= MAX_TYPE_CHARS and _TYPE.fullmatch(value) is not None

@@ -3,7 +3,8 @@
 Owns the envelope's life and the order of turns. An envelope is in exactly one place at a time:
 
     WAITING (for residency) ──▶ QUEUED ──▶ ACTIVE ──▶ SETTLED
-        └──────────────────────────┴──────────────────────▲
+        └──────────────────────────┴──────────────────────▲   (and straight to ACTIVE, where
+                                                               nothing is before it)
 
 It settles once, with an output or an error, and carries its lease from the mailbox to settlement.
 Nothing here awaits, except callers who wait for an envelope.
@@ -75,8 +76,8 @@ class Durable(Protocol):
         """Whether somebody waits for it besides the caller who sent it."""
 
 
-class Envelope:
-    """One piece of work on its way to one agent."""
+class Envelope(Signal):
+    """One piece of work on its way to one agent; a signal that it has moved."""
 
     __slots__ = (
         "agent",
@@ -98,7 +99,6 @@ class Envelope:
         "output",
         "replayed",
         "runtime_id",
-        "signal",
         "stage",
         "stop",
         "ticket",
@@ -121,6 +121,7 @@ class Envelope:
         expires_at: float | None = None,
         expected_version: int | None = None,
     ) -> None:
+        self._waiters = None  # as of any signal, without the call that super() would cost
         self.id = id
         self.agent = agent
         self.work = work
@@ -145,7 +146,6 @@ class Envelope:
         self.runtime_id = ""
         self.output: Content = None
         self.error: InnkeeperError | None = None
-        self.signal = Signal()
 
     def __repr__(self) -> str:
         return f"<envelope {self.id} {self.kind} for {self.agent} {self.stage.value}>"
@@ -154,14 +154,14 @@ class Envelope:
         """Return once the host has it: in a mailbox, or in the store. Raise the error it was
         refused with."""
         while self.stage is Stage.WAITING and not self.kept:
-            await self.signal.wait()
+            await self.next()
         if self.error is not None and not self.runtime_id and not self.kept:
             raise self.error
 
     async def outcome(self) -> Content:
         """Return its output once it is committed; raise the error it ended with."""
         while self.stage is not Stage.SETTLED:
-            await self.signal.wait()
+            await self.next()
         if self.error is not None:
             raise self.error
         return self.output
@@ -177,7 +177,8 @@ class Envelope:
         self.stage = Stage.SETTLED
         self.output = output
         self.error = error
-        self.signal.notify()
+        if self._waiters is not None:
+            self.notify()
 
 
 class Mailbox:
@@ -199,9 +200,14 @@ class Mailbox:
         """Nothing waits and nothing is active."""
         return self.active is None and not self._queue
 
-    def put(self, envelope: Envelope) -> None:
-        """WAITING → QUEUED; raises MailboxFull, or AgentBusy if the caller asked not to wait."""
+    def put(self, envelope: Envelope, *, hold: bool = False) -> bool:
+        """WAITING → QUEUED; or straight to ACTIVE, and True, where nothing is before it, unless
+        `hold`. Raises MailboxFull, or AgentBusy if the caller asked not to wait."""
         assert not self.closed, f"{envelope} came after the fence"
+        if self.active is None and self._queue is None and not hold:
+            envelope.stage = Stage.ACTIVE
+            self.active = envelope
+            return True
         if envelope.busy == "reject" and not self.is_empty:
             raise AgentBusy(f"{envelope.agent} is busy", metadata={"agent": str(envelope.agent)})
         if self._queue is not None and len(self._queue) >= self.size:
@@ -213,6 +219,7 @@ class Mailbox:
             self._queue = OrderedDict()
         self._queue[envelope] = None
         envelope.stage = Stage.QUEUED
+        return False
 
     def take(self) -> Envelope | None:
         """The next envelope becomes active, in the block that takes it from the queue."""

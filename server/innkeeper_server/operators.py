@@ -78,7 +78,7 @@ class Operators:
                 seen = transition.seq
                 yield transition
             if not story or story[-1].seq <= seen:
-                await self._driver.changed.wait()
+                await self._driver.changed.next()
 
     def runtime_id(self, number: int) -> str:
         """The world's name for the account's number of a runtime, alive or not."""
@@ -134,7 +134,7 @@ class Operators:
                 if slot.phase is Phase.ZOMBIE:
                     return Eviction(runtime.id, stopped=False)
                 if slot.phase in (Phase.CLAIMED, Phase.STOPPING):
-                    await runtime.signal.wait()  # each step of an eviction is bounded
+                    await runtime.signal.next()  # each step of an eviction is bounded
                 elif slot.leaving and mode == "graceful" and (left := deadline - driver.now()) > 0:
                     await runtime.signal.wait(left)
                 elif pressed or slot.phase is Phase.LOADING:

@@ -159,7 +159,12 @@ class Account(Leaving):
 
     def release(self, lease: Lease, now: float) -> Effects:
         """End a lease. The last one to go puts the runtime at the tail of the idle line."""
-        return self._pump(now) if self._let_go(lease, now) else []
+        if not self._let_go(lease, now):
+            return []
+        calm = self._is_calm() and not (self.draining or self._out)
+        if calm and now < self.due <= now + self.idle_timeout:
+            return []  # one more in the idle line, and somebody is due before it
+        return self._pump(now)
 
     def cancel(self, ticket: Ticket, now: float) -> Effects:
         """Withdraw a ticket. If it was granted meanwhile, the grant is given back."""

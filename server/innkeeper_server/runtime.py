@@ -116,7 +116,12 @@ class Runtime:
 
         Raises TooLarge, or HandlerFailed for what is no JSON.
         """
-        state = self._dump()
+        try:
+            state = self.type.dump(self.instance, self.known)
+        except InnkeeperError:
+            raise
+        except Exception as fault:
+            raise handler_failed(self.key, "its state, which is no JSON", fault) from None
         if state is None or state == self.known:
             return None
         if len(state) > max_bytes:
@@ -153,14 +158,6 @@ class Runtime:
     def roll_back(self) -> None:
         """Put the state back to the last committed one."""
         self.type.restore(self.instance, self.committed)
-
-    def _dump(self) -> bytes | None:
-        try:
-            return self.type.dump(self.instance, self.known)
-        except InnkeeperError:
-            raise
-        except Exception as fault:
-            raise handler_failed(self.key, "its state, which is no JSON", fault) from None
 
     async def _commit(
         self, store: Store, state: bytes | None, settled: Settled | Outcome | None

@@ -25,17 +25,20 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def wait(self, timeout: float | None = None) -> None:
-        """Return at the next `notify`, or after `timeout` seconds."""
+    def next(self) -> asyncio.Future[None]:
+        """What is done at the next `notify`. To be awaited by one, once, and at once."""
         waiter = asyncio.get_running_loop().create_future()
-        waiters = self._waiters = [] if self._waiters is None else self._waiters
-        waiters.append(waiter)
+        if self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters = [each for each in self._waiters if not each.done()]
+            self._waiters.append(waiter)
+        return waiter
+
+    async def wait(self, timeout: float) -> None:
+        """Return at the next `notify`, or after `timeout` seconds."""
+        waiter = self.next()
         try:
-            if timeout is None:
-                await waiter
-            else:
-                await asyncio.wait([waiter], timeout=timeout)
+            await asyncio.wait([waiter], timeout=timeout)
         finally:
-            if waiters is self._waiters:  # not woken: it timed out, or was cancelled
-                waiters.remove(waiter)
-                self._waiters = waiters or None
+            waiter.cancel()

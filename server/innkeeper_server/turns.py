@@ -118,17 +118,17 @@ class Turns:
         envelope.ticket = None
         envelope.lease = lease
         try:
-            runtime.mailbox.put(envelope)
+            first = runtime.mailbox.put(envelope, hold=runtime.doom is not None)
         except InnkeeperError as refusal:
             self.settle(envelope, None, refusal)
             return
         envelope.runtime_id = runtime.id
-        envelope.signal.notify()
+        envelope.notify()
         if runtime.has_passive:
             runtime.has_passive = False
             self.on_passive(runtime)
-        if runtime.mailbox.active is None:
-            self.go_on(runtime)
+        if first:
+            self._begin(runtime, envelope)
 
     def settle(self, envelope: Envelope, output: Content, error: InnkeeperError | None) -> None:
         """End an envelope: outcome, terminal event, lease. The one place where it happens."""
@@ -227,23 +227,22 @@ class Turns:
         if runtime.doom is not None:
             return
         while mailbox.active is None and (envelope := mailbox.take()) is not None:
-            now = self._driver.now()
-            late = self._too_late(envelope, now)
-            if late is None:
-                runtime.turn_started = now
-                self._running.begin(envelope)
-                runtime.task = self._loop.create_task(
-                    self._run(runtime, envelope), name=envelope.id, context=self._context.copy()
-                )
-            else:
-                mailbox.active = None
-                self.settle(envelope, None, late)
+            self._begin(runtime, envelope)
 
-    def _too_late(self, envelope: Envelope, now: float) -> InnkeeperError | None:
+    def _begin(self, runtime: Runtime, envelope: Envelope) -> None:
+        """The turn of what has just become active, unless it is too late for it."""
+        now = self._driver.now()
         deadline, expires_at = envelope.call.deadline, envelope.expires_at
         if (deadline is None or now < deadline) and (expires_at is None or now < expires_at):
-            return None
-        return DeadlineExceeded(f"{envelope.kind} waited in the mailbox beyond its deadline")
+            runtime.turn_started = now
+            self._running.begin(envelope)
+            runtime.task = self._loop.create_task(
+                self._run(runtime, envelope), name=envelope.id, context=self._context.copy()
+            )
+        else:
+            runtime.mailbox.active = None
+            late = f"{envelope.kind} waited in the mailbox beyond its deadline"
+            self.settle(envelope, None, DeadlineExceeded(late))
 
     async def _run(self, runtime: Runtime, envelope: Envelope) -> None:
         """One turn, in a task of its own. Ends in one synchronous block."""
@@ -259,9 +258,10 @@ class Turns:
             error = host_failed("a turn", fault)
         runtime.task = None
         runtime.mailbox.active = None
-        runtime.last_status = _status(error)
+        runtime.last_status = "completed" if error is None else _status(error)
         self._running.end(envelope)
-        self._stopping.end(envelope)
+        if envelope.stop is not None:
+            self._stopping.end(envelope)
         self._calls.turn_ended(runtime.key)
         if runtime.doom is not None:
             self._driver.end(runtime)
@@ -270,7 +270,7 @@ class Turns:
         elif envelope.lease is not None:  # it was abandoned, and has ended now
             lease, envelope.lease = envelope.lease, None
             self._driver.release(lease)
-        if len(runtime.mailbox):
+        if not runtime.mailbox.is_empty:
             self.go_on(runtime)
 
     async def _transact(self, runtime: Runtime, envelope: Envelope) -> Content:
@@ -310,7 +310,20 @@ class Turns:
     async def _handle(self, runtime: Runtime, envelope: Envelope) -> Content:
         if envelope.stop is not None:
             raise envelope.stop  # stopped before its first step
-        turn = envelope.turn = self._turn(runtime, envelope)
+        call = envelope.call
+        turn = envelope.turn = Turn(
+            envelope.id,
+            envelope.kind,
+            runtime.key,
+            runtime.epoch,
+            call.principal,
+            call.request_id,
+            call.deadline,
+            call.metadata,
+            (*call.chain, runtime.key),
+            envelope.outbox,
+            self._loop,
+        )
         current_turn.set(turn)
         try:
             output = await envelope.work.run(runtime.instance, turn)
@@ -326,21 +339,6 @@ class Turns:
             await _absorb_cancellation(runtime.task)
             raise envelope.stop
         return output
-
-    def _turn(self, runtime: Runtime, envelope: Envelope) -> Turn:
-        call = envelope.call
-        return Turn(
-            envelope.id,
-            envelope.kind,
-            runtime.key,
-            runtime.epoch,
-            call.principal,
-            call.request_id,
-            call.deadline,
-            call.metadata,
-            (*call.chain, runtime.key),
-            envelope.outbox,
-        )
 
 
 def _cancel(runtime: Runtime) -> None:
@@ -385,9 +383,7 @@ def _terminal(envelope: Envelope, output: Content, error: InnkeeperError | None)
     return Event(turn.epoch, envelope.id, turn.last_seq + 1, body)
 
 
-def _status(error: InnkeeperError | None) -> str:
-    if error is None:
-        return "completed"
+def _status(error: InnkeeperError) -> str:
     return "cancelled" if isinstance(error, WorkCancelled) else "failed"
 
 

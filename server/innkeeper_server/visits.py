@@ -56,7 +56,7 @@ class Visit:
         while self.runtime is None:
             if self._error is not None:
                 raise self._error
-            await self._signal.wait()
+            await self._signal.next()
         return self.runtime.id
 
     def close(self) -> None:

@@ -108,7 +108,8 @@ class HandlerWork:
         kwargs = self.kwargs
         if target.turn_name is not None:
             kwargs = {**kwargs, target.turn_name: turn}
-        turn.loop = asyncio.get_running_loop()
+        if turn.loop is None:
+            turn.loop = asyncio.get_running_loop()
         try:
             if target.is_coroutine:  # without the way by `call`, for most of all work
                 result = await target.function(*args, **kwargs)

@@ -13,30 +13,31 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rpc_kit import FUSE, everything, refusal, soon, until
 
+from innkeeper_server.mailbox import Call
 from innkeeper_server.rpc import boundary as boundary_module
-from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
+from innkeeper_server.rpc.boundary import Boundary, Read, Write
 
 Deed = Callable[[], Awaitable[None]]
 SHAPES = ("unary", "streaming", "conversation")
 
 
 @asynccontextmanager
-async def serving(deed: Deed) -> AsyncIterator[tuple[grpc.aio.Channel, Boundary, list[CallInfo]]]:
+async def serving(deed: Deed) -> AsyncIterator[tuple[grpc.aio.Channel, Boundary, list[Call]]]:
     """A server with one method of each shape; each does the deed."""
-    boundary, seen = Boundary(max_message_bytes=1000, default_deadline=60.0), list[CallInfo]()
+    boundary, seen = Boundary(max_message_bytes=1000, default_deadline=60.0), list[Call]()
 
-    async def unary(request: Duration, info: CallInfo) -> Duration:
-        seen.append(info)
+    async def unary(request: Duration, call: Call) -> Duration:
+        seen.append(call)
         await deed()
         return request
 
-    async def streaming(request: Duration, info: CallInfo, write: Write) -> None:
-        seen.append(info)
+    async def streaming(request: Duration, call: Call, write: Write) -> None:
+        seen.append(call)
         await write(request)
         await deed()
 
-    async def conversation(read: Read, write: Write, info: CallInfo) -> None:
-        seen.append(info)
+    async def conversation(read: Read, write: Write, call: Call) -> None:
+        seen.append(call)
         await read()
         await deed()
 
@@ -164,7 +165,7 @@ async def test_what_is_known_of_the_caller_is_copied() -> None:
         await soon(finished(channel, "unary", metadata=metadata, timeout=FUSE))
         await soon(finished(channel, "unary"))
         await soon(finished(channel, "streaming"))
-        named, unnamed, stream = (info.call for info in seen)
+        named, unnamed, stream = seen
         assert named.request_id == "r" * 256
         assert named.metadata["x-mine"] == "yes"
         assert "authorization" not in named.metadata

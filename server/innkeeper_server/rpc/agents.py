@@ -15,9 +15,9 @@ from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper_server.errors import InvalidRequest
 from innkeeper_server.events import Event
 from innkeeper_server.host import Host
-from innkeeper_server.mailbox import Envelope
+from innkeeper_server.mailbox import Call, Envelope
 from innkeeper_server.rpc import ingress
-from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
+from innkeeper_server.rpc.boundary import Boundary, Read, Write
 from innkeeper_server.rpc.conversation import Session
 from innkeeper_server.rpc.convert import to_event
 from innkeeper_server.rpc.ending import Ending, at_most
@@ -56,19 +56,19 @@ class AgentService:
             ),
         }
 
-    async def _invoke(
-        self, request: agent_pb.InvokeRequest, info: CallInfo
-    ) -> agent_pb.InvokeResponse:
-        envelope = ingress.invoke(self._host, request, info.call)
+    async def _invoke(self, request: agent_pb.InvokeRequest, call: Call) -> agent_pb.InvokeResponse:
+        envelope = ingress.invoke(self._host, request, call)
         try:
-            return ingress.invoked(envelope, await envelope.outcome())
-        finally:
+            output = await envelope.outcome()
+        except BaseException:
             self._host.caller_left(envelope)
+            raise
+        return ingress.invoked(envelope, output)
 
     async def _followup(
-        self, request: agent_pb.FollowupRequest, info: CallInfo
+        self, request: agent_pb.FollowupRequest, call: Call
     ) -> agent_pb.FollowupResponse:
-        envelope = ingress.followup(self._host, request, info.call)
+        envelope = ingress.followup(self._host, request, call)
         try:
             await envelope.accepted()
             return ingress.followed_up(envelope)
@@ -76,24 +76,22 @@ class AgentService:
             self._host.caller_left(envelope)
 
     async def _receipt(
-        self, request: agent_pb.GetReceiptRequest, info: CallInfo
+        self, request: agent_pb.GetReceiptRequest, call: Call
     ) -> agent_pb.GetReceiptResponse:
         if not request.receipt_id:
             raise InvalidRequest.of("receipt_id", "is required")
         deadline = None
         if request.wait:
             now = self._host.now()
-            left = LONGEST_WAIT if info.call.deadline is None else info.call.deadline - now
+            left = LONGEST_WAIT if call.deadline is None else call.deadline - now
             deadline = now + 0.9 * min(left, LONGEST_WAIT)  # the answer must still arrive in time
         receipt = await self._host.followups.receipts.get(
-            request.receipt_id, info.call.tenant, deadline=deadline
+            request.receipt_id, call.tenant, deadline=deadline
         )
         return ingress.receipted(receipt)
 
-    async def _chat(
-        self, request: agent_pb.StreamChatRequest, info: CallInfo, write: Write
-    ) -> None:
-        envelope = ingress.chat(self._host, request, info.call)
+    async def _chat(self, request: agent_pb.StreamChatRequest, call: Call, write: Write) -> None:
+        envelope = ingress.chat(self._host, request, call)
         try:
             await self._stream(envelope, write)
         finally:
@@ -113,15 +111,13 @@ class AgentService:
         if envelope.error is not None:
             raise envelope.error
 
-    async def _cancel(
-        self, request: agent_pb.CancelRequest, info: CallInfo
-    ) -> agent_pb.CancelResponse:
-        return ingress.cancelled(ingress.cancel(self._host, request, info.call))
+    async def _cancel(self, request: agent_pb.CancelRequest, call: Call) -> agent_pb.CancelResponse:
+        return ingress.cancelled(ingress.cancel(self._host, request, call))
 
-    async def _session(self, read: Read, write: Write, info: CallInfo) -> None:
+    async def _session(self, read: Read, write: Write, call: Call) -> None:
         name = f"{self._host.id}-s{next(self._numbers)}"
         limit = self._boundary.max_message_bytes
-        session = Session(self._host, name, info.call, max_message_bytes=limit)
+        session = Session(self._host, name, call, max_message_bytes=limit)
         self._sessions.add(session)
         try:
             await session.run(read, write)

@@ -15,8 +15,8 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -53,13 +53,6 @@ Write = Callable[[Reply], Awaitable[None]]
 Read = Callable[[], Awaitable[Any]]
 
 
-class CallInfo(NamedTuple):
-    """What is known of one RPC, copied at its start."""
-
-    method: str
-    call: Call
-
-
 class Boundary:
     """Makes handlers, and knows the calls that run.
 
@@ -77,7 +70,7 @@ class Boundary:
         self.max_message_bytes = max_message_bytes
         self.default_deadline = default_deadline
         self.reader_timeout = reader_timeout
-        self.running: set[_Call] = set()
+        self.running: set[_Rpc] = set()
         self.begun = 0  # calls so far
         self._fewer = Signal()  # a call ended
         self.held = 0  # calls that `hold` has kept so far
@@ -90,21 +83,21 @@ class Boundary:
         self,
         method: str,
         request_type: type[Request],
-        serve: Callable[[Request, CallInfo], Awaitable[Message]],
+        serve: Callable[[Request, Call], Awaitable[Message]],
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """A handler for one request and one reply."""
 
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            call = _Call(self, method, context, self.default_deadline)
+            rpc = _Rpc(self, method, context, self.default_deadline)
             try:
                 if self._closed is not None:
-                    await self._too_late(call)
-                reply = await serve(self._parsed(request_type, raw), call.info)
+                    await self._too_late(rpc)
+                reply = await serve(self._parsed(request_type, raw), rpc.call)
                 raw = self._serialised(reply)
             except BaseException as fault:
-                await call.failed(fault)
+                await rpc.failed(fault)
                 raise
-            call.done()
+            rpc.ended("OK")
             return raw
 
         return grpc.unary_unary_rpc_method_handler(handle)
@@ -113,20 +106,20 @@ class Boundary:
         self,
         method: str,
         request_type: type[Request],
-        serve: Callable[[Request, CallInfo, Write], Awaitable[None]],
+        serve: Callable[[Request, Call, Write], Awaitable[None]],
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """A handler for one request and many replies. `serve` writes; it must have one writer."""
 
         async def handle(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            call = _Call(self, method, context)
+            rpc = _Rpc(self, method, context)
             try:
                 if self._closed is not None:
-                    await self._too_late(call)
-                await serve(self._parsed(request_type, raw), call.info, self._writer(context))
+                    await self._too_late(rpc)
+                await serve(self._parsed(request_type, raw), rpc.call, self._writer(context))
             except BaseException as fault:
-                await call.failed(fault)
+                await rpc.failed(fault)
                 raise
-            call.done()
+            rpc.ended("OK")
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
@@ -134,7 +127,7 @@ class Boundary:
         self,
         method: str,
         request_type: type[Request],
-        serve: Callable[[Read, Write, CallInfo], Awaitable[None]],
+        serve: Callable[[Read, Write, Call], Awaitable[None]],
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """A handler for many requests and many replies.
 
@@ -151,15 +144,15 @@ class Boundary:
                     return None
                 return self._parsed(request_type, raw)
 
-            call = _Call(self, method, context)
+            rpc = _Rpc(self, method, context)
             try:
                 if self._closed is not None:
-                    await self._too_late(call)
-                await serve(read, self._writer(context), call.info)
+                    await self._too_late(rpc)
+                await serve(read, self._writer(context), rpc.call)
             except BaseException as fault:
-                await call.failed(fault)
+                await rpc.failed(fault)
                 raise
-            call.done()
+            rpc.ended("OK")
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
@@ -204,10 +197,6 @@ class Boundary:
 
         return write
 
-    def count(self, method: str, code: str) -> None:
-        """Note how a call ended."""
-        self.finished[method, code] = self.finished.get((method, code), 0) + 1
-
     def hold(self) -> None:
         """Keep whatever begins from now on waiting, until `dismiss`.
 
@@ -223,11 +212,11 @@ class Boundary:
         if self._closed is not None:
             self._closed.set()
 
-    async def _too_late(self, call: _Call) -> NoReturn:
+    async def _too_late(self, rpc: _Rpc) -> NoReturn:
         assert self._closed is not None
         self.held += 1
         if self.held <= MAX_HELD:
-            self.running.discard(call)  # nothing of the host's is done for it
+            self.running.discard(rpc)  # nothing of the host's is done for it
             self._fewer.notify()
             await self._closed.wait()
         raise Draining("the host has stopped")
@@ -255,16 +244,18 @@ class Boundary:
             await self._fewer.wait(deadline - loop.time())
         return not self.running
 
-    def ended(self, call: _Call) -> None:
+    def ended(self, rpc: _Rpc, code: str) -> None:
         """A call has done its work; its status may yet wait for the client to take it."""
-        self.running.discard(call)
+        self.running.discard(rpc)
         self._fewer.notify()
+        name = rpc.method, code
+        self.finished[name] = self.finished.get(name, 0) + 1
 
 
-class _Call:
+class _Rpc:
     """One RPC from its first step to its status."""
 
-    __slots__ = ("_boundary", "_context", "info")
+    __slots__ = ("_boundary", "_context", "call", "method")
 
     def __init__(
         self,
@@ -275,27 +266,27 @@ class _Call:
     ) -> None:
         self._boundary = boundary
         self._context = context
-        self.info = _copied(method, context, default_deadline)
+        self.method = method
+        self.call = _caller(context, default_deadline)
         boundary.begun += 1
         boundary.running.add(self)
 
-    def done(self) -> None:
-        """It has ended well."""
-        self._boundary.ended(self)
-        self._boundary.count(self.info.method, "OK")
+    def ended(self, code: str) -> None:
+        """Its work is done, with the status of that name."""
+        self._boundary.ended(self, code)
 
     async def failed(self, fault: BaseException) -> None:
         """Give the call its status, by raising what gRPC wants; or return, and `fault` is raised
         as it is: nobody is there to be told."""
-        self._boundary.ended(self)
         if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
-            self._boundary.count(self.info.method, "CANCELLED")
+            self.ended("CANCELLED")
             return  # the client left, or its deadline passed: nobody is there to be told
         if isinstance(fault, GeneratorExit):
+            self.ended("CANCELLED")
             return
-        error = _meaning(self.info.method, fault)
+        error = _meaning(self.method, fault)
         status = to_status(error)
-        self._boundary.count(self.info.method, error.status_code.name)
+        self.ended(error.status_code.name)
         try:
             await self._context.abort(
                 error.status_code, status.message, trailing_metadata=trailers(error, status)
@@ -322,23 +313,17 @@ def _meaning(method: str, fault: BaseException) -> InnkeeperError:
     return host_failed(method, fault)
 
 
-def _copied(
-    method: str, context: grpc.aio.ServicerContext[Any, Any], default: float | None
-) -> CallInfo:
-    """Everything there is to know of the caller, in values of our own."""
-    metadata = _texts(context.invocation_metadata() or ())
+def _caller(context: grpc.aio.ServicerContext[Any, Any], default: float | None) -> Call:
+    """Everything there is to know of the caller, in values of our own. Of its metadata agents may
+    see what is text and no credential."""
+    metadata: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if key not in _WITHHELD and isinstance(value, str):
+            metadata[key] = value
     left = context.time_remaining()
     left = default if left is None else left
     deadline = None if left is None else asyncio.get_running_loop().time() + left
-    request_id = metadata.get(REQUEST_ID_KEY, "")[:MAX_METADATA_VALUE] or _request_id()
-    return CallInfo(method, Call(PRINCIPAL, TENANT, request_id, deadline, metadata))
-
-
-def _request_id() -> str:
-    """An id for a call that brought none; unique, and cheaper than a random one."""
-    return f"{_PROCESS}-r{next(_NUMBERS)}"
-
-
-def _texts(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """The caller's own metadata as agents may see it: text only, no credentials."""
-    return {key: value for key, value in pairs if key not in _WITHHELD and isinstance(value, str)}
+    request_id = metadata.get(REQUEST_ID_KEY, "")[:MAX_METADATA_VALUE]
+    if not request_id:  # unique, and cheaper than a random one
+        request_id = f"{_PROCESS}-r{next(_NUMBERS)}"
+    return Call(PRINCIPAL, TENANT, request_id, deadline, metadata)

@@ -54,7 +54,7 @@ def from_payload(payload: common_pb.Payload, field: str) -> Content:
     """What a payload holds. Raises InvalidRequest naming `field` for what is no JSON."""
     kind = payload.WhichOneof("content")
     if kind == "json":
-        return from_value(payload.json, field)
+        return _read(payload.json, field, MAX_DEPTH)
     if kind == "text":
         return payload.text
     if kind == "data":
@@ -98,18 +98,19 @@ def _read(value: Value, field: str, levels: int) -> JsonValue:
     if kind == "bool_value":
         return value.bool_value
     if kind == "struct_value":
-        _descend(field, levels)
+        if levels == 0:
+            raise _too_deep(field)
         fields = value.struct_value.fields  # its `items` would be read by way of Python
         return {name: _read(fields[name], field, levels - 1) for name in fields}
     if kind == "list_value":
-        _descend(field, levels)
+        if levels == 0:
+            raise _too_deep(field)
         return [_read(item, field, levels - 1) for item in value.list_value.values]
     return None
 
 
-def _descend(field: str, levels: int) -> None:
-    if levels == 0:
-        raise InvalidRequest.of(field, f"has more than {MAX_DEPTH} levels")
+def _too_deep(field: str) -> InvalidRequest:
+    return InvalidRequest.of(field, f"has more than {MAX_DEPTH} levels")
 
 
 def _number(number: float, field: str) -> int | float:

@@ -89,7 +89,7 @@ class Outgoing:
             elif self._ended:
                 return
             else:
-                await self._ready.wait()
+                await self._ready.next()
 
     def _take(self) -> bytes:
         """The next message. Serialised messages in a row are one message with all their frames."""

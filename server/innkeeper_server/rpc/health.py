@@ -15,7 +15,8 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from innkeeper_server.errors import InvalidRequest
-from innkeeper_server.rpc.boundary import Boundary, CallInfo, Write
+from innkeeper_server.mailbox import Call
+from innkeeper_server.rpc.boundary import Boundary, Write
 from innkeeper_server.rpc.ending import Ending, at_most
 from innkeeper_server.rpc.health_list import ListRequest, ListResponse
 from innkeeper_server.signals import Signal
@@ -73,19 +74,19 @@ class Health:
             "List": self._boundary.unary(f"{SERVICE}/List", ListRequest, self._list),
         }
 
-    async def _check(self, request: Any, _: CallInfo) -> Any:
+    async def _check(self, request: Any, _: Call) -> Any:
         status = self.status(request.service)
         if status == SERVICE_UNKNOWN:
             raise UnknownService.of("service", "is not served here")
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def _list(self, _: Any, __: CallInfo) -> Any:
+    async def _list(self, _: Any, __: Call) -> Any:
         answer: Any = ListResponse()
         for service in sorted(self._known):
             answer.statuses[service].status = self.status(service)
         return answer
 
-    async def _watch(self, request: Any, _: CallInfo, write: Write) -> None:
+    async def _watch(self, request: Any, _: Call, write: Write) -> None:
         said: Status | None = None
         while not self._ending.over.is_set():
             status = self.status(request.service)
@@ -93,4 +94,4 @@ class Health:
                 said = status
                 await write(health_pb2.HealthCheckResponse(status=status))
             else:  # in the block that looked: a change in between would be missed
-                await self._changed.wait()
+                await self._changed.next()

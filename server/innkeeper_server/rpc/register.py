@@ -14,7 +14,8 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from innkeeper_server.errors import InnkeeperError
-from innkeeper_server.rpc.boundary import Boundary, CallInfo, Read, Write
+from innkeeper_server.mailbox import Call
+from innkeeper_server.rpc.boundary import Boundary, Read, Write
 from innkeeper_server.rpc.ending import Ending, at_most
 
 Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
@@ -53,7 +54,7 @@ def reflect(boundary: Boundary, ending: Ending, services: Iterable[str]) -> dict
     """Reflection on services, by full name, so that tools need no schema."""
     servicer = reflection.aio.ReflectionServicer((*services, REFLECTION))
 
-    async def serve(read: Read, write: Write, _: CallInfo) -> None:
+    async def serve(read: Read, write: Write, _: Call) -> None:
         async def requests() -> AsyncIterator[Any]:
             while (request := await ending.wait_for(read())) is not None:
                 yield request
@@ -83,5 +84,5 @@ class _Nobody(grpc.GenericRpcHandler):
     ) -> grpc.RpcMethodHandler[Any, Any]:
         return self._handler
 
-    async def _serve(self, _: Read, __: Write, ___: CallInfo) -> None:
+    async def _serve(self, _: Read, __: Write, ___: Call) -> None:
         raise UnknownMethod("this host knows no such method")

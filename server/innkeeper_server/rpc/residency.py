@@ -18,8 +18,9 @@ from innkeeper.v1 import residency_service_pb2 as pb
 from innkeeper_server.drain import DrainPlan, DrainProgress, DrainStep
 from innkeeper_server.errors import Draining, InvalidRequest
 from innkeeper_server.host import Host
+from innkeeper_server.mailbox import Call
 from innkeeper_server.operators import EvictMode, ResidentView
-from innkeeper_server.rpc.boundary import Boundary, CallInfo, Write
+from innkeeper_server.rpc.boundary import Boundary, Write
 from innkeeper_server.rpc.convert import agent_ref, duration, from_duration, timestamp
 from innkeeper_server.rpc.ending import Ending, at_most
 from innkeeper_server.rpc.views import (
@@ -86,9 +87,9 @@ class ResidencyService:
 
     # -- looking --------------------------------------------------------------------------------
 
-    async def _totals(self, _: pb.GetResidencyRequest, info: CallInfo) -> pb.GetResidencyResponse:
+    async def _totals(self, _: pb.GetResidencyRequest, call: Call) -> pb.GetResidencyResponse:
         totals = self._operators.totals()
-        tickets = [t for t in totals.tickets if t.agent.tenant == info.call.tenant]
+        tickets = [t for t in totals.tickets if t.agent.tenant == call.tenant]
         return pb.GetResidencyResponse(
             capacity=totals.capacity,
             used=totals.used,
@@ -111,9 +112,7 @@ class ResidencyService:
             ],
         )
 
-    async def _list(
-        self, request: pb.ListResidentsRequest, info: CallInfo
-    ) -> pb.ListResidentsResponse:
+    async def _list(self, request: pb.ListResidentsRequest, call: Call) -> pb.ListResidentsResponse:
         type, prefix = narrowed(request.type, request.filter)
         size = page_size(request.page_size)
         phase = _phase(request.state)
@@ -124,7 +123,7 @@ class ResidencyService:
             raise InvalidRequest.of("page_token", "comes from a list in another order")
         found = {
             self._sort_key(view, request.order): view
-            for view in self._operators.residents(info.call.tenant)
+            for view in self._operators.residents(call.tenant)
             if type in ("", view.slot.agent.type)
             and view.slot.agent.id.startswith(prefix)
             and phase in (None, view.slot.phase)
@@ -154,9 +153,9 @@ class ResidencyService:
         return (moment, agent.type, agent.id)
 
     async def _explain(
-        self, request: pb.ExplainResidentRequest, info: CallInfo
+        self, request: pb.ExplainResidentRequest, call: Call
     ) -> pb.ExplainResidentResponse:
-        key = addressed(self._host, request.agent, info.call.tenant)
+        key = addressed(self._host, request.agent, call.tenant)
         told, view = self._operators.explain(key)
         clock = Clock(self._host)
         return pb.ExplainResidentResponse(
@@ -173,21 +172,21 @@ class ResidencyService:
             summary=told.summary,
         )
 
-    async def _watch(self, request: pb.WatchResidencyRequest, info: CallInfo, write: Write) -> None:
+    async def _watch(self, request: pb.WatchResidencyRequest, call: Call, write: Write) -> None:
         after = request.after if request.HasField("after") else None
         if after is not None and after < 0:
             raise InvalidRequest.of("after", "must not be negative")
         transitions = self._ending.until_over(self._operators.watch(after))
         async with aclosing(transitions):
             async for moved in transitions:
-                if moved.agent.tenant == info.call.tenant:
+                if moved.agent.tenant == call.tenant:
                     shown = to_transition(self._host, Clock(self._host), moved)
                     await write(pb.WatchResidencyResponse(transition=shown))
 
     # -- steering -------------------------------------------------------------------------------
 
-    async def _evict(self, request: pb.EvictRequest, info: CallInfo) -> pb.EvictResponse:
-        key = addressed(self._host, request.agent, info.call.tenant)
+    async def _evict(self, request: pb.EvictRequest, call: Call) -> pb.EvictResponse:
+        key = addressed(self._host, request.agent, call.tenant)
         mode = _MODES.get(request.mode)
         if mode is None:
             raise InvalidRequest.of("mode", "is not known")
@@ -195,23 +194,23 @@ class ResidencyService:
         ended = await self._operators.evict(key, request.runtime_id, mode, patience)
         return pb.EvictResponse(runtime_id=ended.runtime_id, stopped=ended.stopped)
 
-    async def _pin(self, request: pb.PinRequest, info: CallInfo) -> pb.PinResponse:
-        key = addressed(self._host, request.agent, info.call.tenant)
+    async def _pin(self, request: pb.PinRequest, call: Call) -> pb.PinResponse:
+        key = addressed(self._host, request.agent, call.tenant)
         if not request.HasField("ttl"):
             raise InvalidRequest.of("ttl", "must be set")
         ttl = from_duration(request.ttl, "ttl")
         if not 0 < ttl <= MAX_TTL:
             raise InvalidRequest.of("ttl", "must be above 0 and at most 7 days")
-        owner = _owner(request.owner) or info.call.principal
-        runtime_id = await self._operators.pin(key, ttl, owner, info.call)
+        owner = _owner(request.owner) or call.principal
+        runtime_id = await self._operators.pin(key, ttl, owner, call)
         return pb.PinResponse(runtime_id=runtime_id, expires_at=timestamp(time.time() + ttl))
 
-    async def _unpin(self, request: pb.UnpinRequest, info: CallInfo) -> pb.UnpinResponse:
-        key = addressed(self._host, request.agent, info.call.tenant)
+    async def _unpin(self, request: pb.UnpinRequest, call: Call) -> pb.UnpinResponse:
+        key = addressed(self._host, request.agent, call.tenant)
         return pb.UnpinResponse(unpinned=self._operators.unpin(key, _owner(request.owner)))
 
     async def _set_capacity(
-        self, request: pb.SetCapacityRequest, _: CallInfo
+        self, request: pb.SetCapacityRequest, _: Call
     ) -> pb.SetCapacityResponse:
         if request.capacity < 1:
             raise InvalidRequest.of("capacity", "must be at least 1")
@@ -219,17 +218,17 @@ class ResidencyService:
         totals = self._operators.totals()
         return pb.SetCapacityResponse(capacity=totals.capacity, used=totals.used)
 
-    async def _reconcile(self, _: pb.ReconcileRequest, __: CallInfo) -> pb.ReconcileResponse:
+    async def _reconcile(self, _: pb.ReconcileRequest, __: Call) -> pb.ReconcileResponse:
         return pb.ReconcileResponse(defects=self._operators.reconcile())
 
-    async def _drain(self, request: pb.DrainRequest, info: CallInfo, write: Write) -> None:
+    async def _drain(self, request: pb.DrainRequest, call: Call, write: Write) -> None:
         patience = _patience(request.deadline) if request.HasField("deadline") else None
         steps = self._host.drain(patience, dry_run=request.dry_run)
         async with aclosing(cast("AsyncGenerator[DrainStep]", steps)):
             async for step in steps:
-                await write(self._step(step, info.call.tenant))
+                await write(self._step(step, call.tenant))
 
-    async def _undrain(self, _: pb.UndrainRequest, __: CallInfo) -> pb.UndrainResponse:
+    async def _undrain(self, _: pb.UndrainRequest, __: Call) -> pb.UndrainResponse:
         if self._ending.begun:
             raise Draining("the host is stopping, and cannot be opened again")
         return pb.UndrainResponse(was_draining=self._host.undrain())
