@@ -9,7 +9,7 @@ from .calls import Retry
 from .client import Client
 from .conversation import Session
 from .errors import InnkeeperError
-from .events import Cancelled, Completed, Custom, Event, Failed, Gap, GoingAway, Push, Text
+from .events import Cancelled, Completed, Cursor, Custom, Event, Failed, Gap, GoingAway, Push, Text
 from .records import AgentRef, Receipt
 from .reply import Reply
 from .values import Blob
@@ -20,6 +20,7 @@ __all__ = [
     "Cancelled",
     "Client",
     "Completed",
+    "Cursor",
     "Custom",
     "Event",
     "Failed",

@@ -6,7 +6,8 @@ from it, are cheaper over `session()`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
@@ -14,6 +15,7 @@ from innkeeper.v1 import agent_service_pb2_grpc as agent_rpc
 
 from .calls import Caller
 from .conversation import Session
+from .events import Cursor, Event, to_cursor
 from .records import AgentRef, CancelledWork, Invoked, Receipt, record, to_ref
 from .reply import Chat
 from .requests import (
@@ -26,6 +28,7 @@ from .requests import (
     followup_request,
     invoke_request,
 )
+from .subscription import subscription
 
 
 class RemoteAgent:
@@ -95,15 +98,53 @@ class RemoteAgent:
         busy: Busy = "enqueue",
         on_disconnect: OnDisconnect = "cancel",
         retry_unknown: bool = False,
+        idempotency_key: str = "",
     ) -> Chat:
-        """Start a chat turn at the first read; iterate for its events."""
+        """Start a chat turn at the first read; iterate for its events.
+
+        With `on_disconnect="continue"` the turn outlives a lost connection, and the reply picks it
+        up by itself: every event comes once. With an `idempotency_key` the same message may be
+        sent again at any time, from anywhere: it runs once, and each reply is the whole one.
+        """
+        goes_on = on_disconnect == "continue"
+        key = idempotency_key or (uuid.uuid4().hex if goes_on else "")
         return Chat(
             self._caller,
             self._stub,
-            chat_request(to_ref(self.ref), message, busy, on_disconnect),
+            chat_request(to_ref(self.ref), message, busy, on_disconnect, key),
             timeout=timeout,
-            harmless=retry_unknown,
+            harmless=retry_unknown or bool(key),
+            resumes=goes_on,
             metadata=self._metadata,
+        )
+
+    def resume(self, after: Cursor, *, timeout: float | None = None) -> Chat:
+        """Pick up the reply of a turn behind an event of it; it always ends."""
+        request = agent_pb.StreamChatRequest(agent=to_ref(self.ref), after=to_cursor(after))
+        return Chat(
+            self._caller,
+            self._stub,
+            request,
+            timeout=timeout,
+            harmless=True,
+            resumes=True,
+            metadata=self._metadata,
+        )
+
+    def subscribe(
+        self, after: Cursor | None = None, *, new_only: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[Event]:
+        """Everything that the agent says, in all its turns: from its oldest event that is kept, or
+        behind `after`, or (`new_only`) from now on; without end, through lost connections.
+
+        Turns that failed are told as Failed events, and raise nothing here. `timeout` is in
+        seconds; None means no deadline.
+        """
+        request = agent_pb.SubscribeRequest(agent=to_ref(self.ref), new_only=new_only)
+        if after is not None:
+            request.after.CopyFrom(to_cursor(after))
+        return subscription(
+            self._caller, self._stub, request, timeout=timeout, metadata=self._metadata
         )
 
     async def ask(
@@ -146,14 +187,22 @@ class RemoteAgent:
         )
         return [record(work, CancelledWork) for work in response.cancelled]
 
-    def session(self, *, max_in_flight: int = 256) -> Session:
-        """One conversation with many calls in flight: `async with agent.session() as s`."""
+    def session(
+        self, *, max_in_flight: int = 256, events: bool = False, after: Cursor | None = None
+    ) -> Session:
+        """One conversation with many calls in flight: `async with agent.session() as s`.
+
+        `events`: also hear what the agent says in all its turns, by `s.events()`; with `after`,
+        from behind that event on, so that a broken session's successor misses nothing.
+        """
         return Session(
             self._caller,
             self._stub,
             self.ref,
             metadata=self._metadata,
             max_in_flight=max_in_flight,
+            events=events,
+            after=after,
         )
 
     async def _invoke(

@@ -30,8 +30,8 @@ from .errors import (
     InnkeeperError,
     OutcomeUnknown,
     Unreachable,
-    from_rpc,
 )
+from .statuses import from_rpc
 
 Q = TypeVar("Q", contravariant=True)
 A = TypeVar("A", covariant=True)

@@ -20,7 +20,7 @@ from innkeeper.v1 import common_pb2 as common_pb
 
 from .calls import Caller, Deadline
 from .errors import ClientClosed
-from .events import Cancelled, Event, Failed, Push
+from .events import Cancelled, Cursor, Event, Failed, Push, to_cursor
 from .exchange import Exchange
 from .frames import open_stream
 from .inflight import ManyEvents
@@ -59,6 +59,8 @@ class Session:
         *,
         metadata: Mapping[str, str],
         max_in_flight: int,
+        events: bool = False,
+        after: Cursor | None = None,
     ) -> None:
         self.agent = agent
         self.id = ""
@@ -67,6 +69,9 @@ class Session:
         self._stub = stub
         self._metadata = metadata
         self._max_in_flight = max_in_flight
+        self._frame = agent_pb.OpenFrame(agent=_ref(agent), events=events)
+        if after is not None:
+            self._frame.after.CopyFrom(to_cursor(after))
         self._exchange: Exchange | None = None
 
     async def __aenter__(self) -> Self:
@@ -85,11 +90,12 @@ class Session:
         """Open the session; the agent stays resident while it lasts. Raises InnkeeperError."""
         if self._exchange is not None:
             raise RuntimeError("the session is open already")
-        frame = agent_pb.OpenFrame(agent=_ref(self.agent))
         deadline = self._caller.deadline(timeout)
         metadata = self._caller.metadata(self._metadata)
         call, opened, early = await self._caller.repeat(
-            lambda: open_stream(self._stub, frame, metadata, deadline), deadline, harmless=True
+            lambda: open_stream(self._stub, self._frame, metadata, deadline),
+            deadline,
+            harmless=True,
         )
         self.id, self.runtime_id = opened.session_id, opened.runtime_id
         if opened.HasField("agent"):

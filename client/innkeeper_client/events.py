@@ -12,18 +12,36 @@ from typing import Any, ClassVar
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import common_pb2 as common_pb
 
-from .errors import InnkeeperError, from_status
+from .errors import InnkeeperError
 from .records import AgentRef
+from .statuses import from_status
 from .values import from_payload, from_value
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Names one event of one agent; ordered by (epoch, turn, seq)."""
+    """Names one event of one agent. As text `EPOCH:TURN:SEQ`, which `parse` reads."""
 
     epoch: int
     turn_id: str
     seq: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.turn_id}:{self.seq}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor that a text names; ValueError if it names none."""
+        epoch, _, rest = text.partition(":")
+        turn_id, _, seq = rest.rpartition(":")
+        if not (epoch.isdecimal() and turn_id and seq.isdecimal()):
+            raise ValueError(f"{text!r} is no cursor: it must be EPOCH:TURN:SEQ")
+        return cls(int(epoch), turn_id, int(seq))
+
+
+def to_cursor(cursor: Cursor) -> common_pb.Cursor:
+    """The message for a cursor."""
+    return common_pb.Cursor(epoch=cursor.epoch, turn_id=cursor.turn_id, seq=cursor.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +100,15 @@ class GoingAway:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """So many pushed events were dropped here because nobody read them in time."""
+    """So many events are missing here (0: it is not known how many): the host keeps them no longer,
+    or in a session nobody read them in time."""
 
     text: ClassVar[str] = ""
     missed: int
 
 
-Event = Text | Custom | Completed | Failed | Cancelled
-Push = Event | GoingAway | Gap
+Event = Text | Custom | Completed | Failed | Cancelled | Gap
+Push = Event | GoingAway
 
 
 def from_event(event: common_pb.Event) -> Event | None:
@@ -106,6 +125,8 @@ def from_event(event: common_pb.Event) -> Event | None:
             return Failed(cursor, from_status(event.failed.status))
         case "cancelled":
             return Cancelled(cursor, event.cancelled.reason)
+        case "gap":
+            return Gap(event.gap.missed)
     return None
 
 

@@ -17,11 +17,12 @@ import grpc
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 
 from .calls import Deadline, out_of_time
-from .errors import ClientClosed, InnkeeperError, OutcomeUnknown, SlowReader, from_status
+from .errors import ClientClosed, InnkeeperError, OutcomeUnknown, SlowReader
 from .events import Gap, Push, from_event, from_going_away
 from .frames import Call, FrameStream
 from .inbox import Inbox
 from .inflight import InFlight, OneResult
+from .statuses import from_status
 
 # What may wait for the reader of pushes, in bytes; more is dropped, and told as a Gap.
 PUSH_BOUND = 1 << 20

@@ -16,7 +16,8 @@ from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import agent_service_pb2_grpc as agent_rpc
 
 from .calls import Deadline, Metadata, out_of_time, typed_errors
-from .errors import InnkeeperError, OutcomeUnknown, from_status
+from .errors import InnkeeperError, OutcomeUnknown
+from .statuses import from_status
 
 Call = aio.StreamStreamCall[agent_pb.SessionRequest, agent_pb.SessionResponse]
 

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 
-from .errors import InnkeeperError, SlowReader, from_status
+from .errors import InnkeeperError, SlowReader
 from .events import Cancelled, Completed, Event, Failed, from_event
 from .inbox import Inbox
+from .statuses import from_status
 
 # What one reply may have unread, in bytes, before its reader counts as too slow.
 REPLY_BOUND = 8 << 20

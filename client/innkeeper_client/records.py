@@ -19,7 +19,8 @@ from google.rpc import status_pb2
 
 from innkeeper.v1 import common_pb2 as common_pb
 
-from .errors import InnkeeperError, from_status
+from .errors import InnkeeperError
+from .statuses import from_status
 from .values import from_payload, from_struct, from_value
 
 R = TypeVar("R")

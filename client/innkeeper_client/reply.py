@@ -17,9 +17,10 @@ from grpc import aio
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import agent_service_pb2_grpc as agent_rpc
+from innkeeper.v1 import common_pb2 as common_pb
 
 from .calls import Caller, Deadline, typed_errors
-from .errors import InnkeeperError, OutcomeUnknown, WorkCancelled
+from .errors import InnkeeperError, OutcomeUnknown, SlowReader, WorkCancelled
 from .events import Cancelled, Completed, Event, Failed, from_event
 
 _Call = aio.UnaryStreamCall[agent_pb.StreamChatRequest, agent_pb.StreamChatResponse]
@@ -93,6 +94,7 @@ class Chat(Reply):
         timeout: float | None,
         harmless: bool,
         metadata: Mapping[str, str],
+        resumes: bool = False,
     ) -> None:
         super().__init__()
         self._caller = caller
@@ -100,6 +102,8 @@ class Chat(Reply):
         self._request = request
         self._timeout = timeout
         self._harmless = harmless
+        self._resumes = resumes  # the turn goes on without us, and can be picked up
+        self._deadline: Deadline | None = None
         self._metadata = caller.metadata(metadata)
         self._call: _Call | None = None
         self._completed = False
@@ -122,6 +126,7 @@ class Chat(Reply):
                 return None
             self.runtime_id = self.runtime_id or message.runtime_id
             event = from_event(message.event)
+            self._seen(message.event)
             if isinstance(event, Failed | Cancelled):
                 await self._raise(event)
             self._completed = isinstance(event, Completed)
@@ -130,16 +135,32 @@ class Chat(Reply):
 
     async def _read(self) -> agent_pb.StreamChatResponse | None:
         if self._call is None:
-            deadline = self._caller.deadline(self._timeout, stream=True)
-            return await self._caller.repeat(
-                lambda: self._first(deadline), deadline, harmless=self._harmless
-            )
+            self._deadline = self._caller.deadline(self._timeout, stream=True)
+            return await self._begin(self._deadline)
         if self._completed:
             # The turn is committed; nothing that the connection does now can change that.
             with suppress(InnkeeperError):
                 await _read(self._call)
             return None
-        return await _read(self._call) or _cut_short()
+        try:
+            return await _read(self._call) or _cut_short()
+        except InnkeeperError as error:
+            if not (self._resumes and _broke_off(error)):
+                raise
+        assert self._deadline is not None, "a call without a deadline"
+        return await self._begin(self._deadline)
+
+    async def _begin(self, deadline: Deadline) -> agent_pb.StreamChatResponse:
+        return await self._caller.repeat(
+            lambda: self._first(deadline), deadline, harmless=self._harmless
+        )
+
+    def _seen(self, event: common_pb.Event) -> None:
+        """Where a broken stream is to be picked up."""
+        if self._resumes and not event.HasField("gap"):
+            self._request = agent_pb.StreamChatRequest(
+                agent=self._request.agent, after=event.cursor
+            )
 
     async def _first(self, deadline: Deadline) -> agent_pb.StreamChatResponse:
         with typed_errors():
@@ -161,6 +182,11 @@ async def _read(call: _Call) -> agent_pb.StreamChatResponse | None:
     with typed_errors():
         message = await call.read()
     return message if isinstance(message, agent_pb.StreamChatResponse) else None
+
+
+def _broke_off(error: InnkeeperError) -> bool:
+    """Whether only the stream ended, and not the turn."""
+    return isinstance(error, OutcomeUnknown | SlowReader) or error.retry_after is not None
 
 
 def _cut_short() -> agent_pb.StreamChatResponse:

@@ -56,13 +56,18 @@ def invoke_request(
 
 
 def chat_request(
-    agent: common_pb.AgentRef | None, message: object, busy: Busy, on_disconnect: OnDisconnect
+    agent: common_pb.AgentRef | None,
+    message: object,
+    busy: Busy,
+    on_disconnect: OnDisconnect,
+    idempotency_key: str = "",
 ) -> agent_pb.StreamChatRequest:
     """A StreamChat."""
     return agent_pb.StreamChatRequest(
         agent=agent,
         message=to_payload(message),
         busy_policy=_busy(busy),
+        idempotency_key=idempotency_key,
         on_disconnect=agent_pb.OnDisconnect.ValueType(
             number(agent_pb.OnDisconnect.DESCRIPTOR, on_disconnect)
         ),

@@ -12,13 +12,16 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, overload
 
 from typing_extensions import TypeVar
 
 from innkeeper_server.content import Content, jsonable
 from innkeeper_server.events import Body, Custom, Event, Outbox, Text
 from innkeeper_server.identity import AgentKey
+
+if TYPE_CHECKING:
+    from innkeeper_server.journal import Journal, TurnLog
 
 __all__ = [
     "ACTION_MARK",
@@ -58,9 +61,11 @@ class Turn:
         "ended",
         "epoch",
         "id",
+        "journal",
         "key",
         "kind",
         "last_seq",
+        "log",
         "loop",
         "metadata",
         "outbox",
@@ -81,6 +86,7 @@ class Turn:
         chain: tuple[AgentKey, ...] = (),
         outbox: Outbox | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.id = id
         self.kind = kind
@@ -95,6 +101,8 @@ class Turn:
         self.last_seq = 0
         self.cancel_requested = ""  # the reason, once somebody cancelled the turn
         self.ended = False  # its handler has returned; it can say nothing more
+        self.journal = journal  # where there is a log of events
+        self.log: TurnLog | None = None  # once it says something
         self.loop = loop  # through which a handler in a thread says something
 
     def __repr__(self) -> str:
@@ -125,15 +133,22 @@ class Turn:
 
     async def _put_and_wait(self, body: Body) -> None:
         self._put(body)
+        if self.log is not None:
+            await self.log.room()
         if self.outbox is not None:
             await self.outbox.room()
 
     def _put(self, body: Body) -> None:
         if self.ended:
             raise RuntimeError(f"{self!r} is over and can say nothing more")
+        event = Event(self.epoch, self.id, self.last_seq + 1, body)
+        if self.log is None and self.journal is not None:
+            self.log = self.journal.open(self)
+        if self.log is not None:  # and its reader hears it from there
+            self.log.put(event)
+        elif self.outbox is not None:
+            self.outbox.put(event)
         self.last_seq += 1
-        if self.outbox is not None:
-            self.outbox.put(Event(self.epoch, self.id, self.last_seq, body))
 
 
 def _body(item: object, name: str) -> Body:

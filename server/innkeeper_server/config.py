@@ -104,6 +104,9 @@ class Settings(BaseSettings):
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = _DEFAULTS.max_attempts
     backlog: Count = _DEFAULTS.backlog
     receipt_retention: Seconds = _DEFAULTS.receipt_retention
+    event_log: bool = _DEFAULTS.event_log
+    events_kept: Count = _DEFAULTS.events_kept
+    event_retention: Seconds = _DEFAULTS.event_retention
     max_state_bytes: StateBytes = _DEFAULTS.max_state_bytes
     max_message_bytes: MessageBytes = 4 << 20
     lame_duck: Patience = 0.0  # how long a stop goes on refusing, for load balancers to notice

@@ -67,6 +67,7 @@ __all__ = [
     "IdempotencyMismatch",
     "InnkeeperError",
     "Internal",
+    "Interrupted",
     "InvalidRequest",
     "MailboxFull",
     "NoHandler",
@@ -82,6 +83,7 @@ __all__ = [
     "StoreUnavailable",
     "TooLarge",
     "TooManyWaiting",
+    "TurnNotFound",
     "UnknownAgentType",
     "VersionMismatch",
     "WorkCancelled",
@@ -164,6 +166,20 @@ class ReceiptNotFound(InnkeeperError):
 
     code = StatusCode.NOT_FOUND
     reason = "RECEIPT_NOT_FOUND"
+
+
+class TurnNotFound(InnkeeperError):
+    """There is no such turn for this caller, or its events are kept no longer."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "TURN_NOT_FOUND"
+
+
+class Interrupted(InnkeeperError):
+    """The host ended in the middle of the turn; nothing of it was kept."""
+
+    code = StatusCode.ABORTED
+    reason = "INTERRUPTED"
 
 
 class DeadLettered(InnkeeperError):

@@ -57,7 +57,15 @@ class Cancelled:
     reason: str
 
 
-Body = Text | Custom | Completed | Failed | Cancelled
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """In place of events that the log keeps no longer; `missed` of them, 0 where that is unknown.
+    It is never logged itself."""
+
+    missed: int
+
+
+Body = Text | Custom | Completed | Failed | Cancelled | Gap
 TERMINAL = (Completed, Failed, Cancelled)
 
 
@@ -94,7 +102,7 @@ class Outbox:
             return
         self._buffer.append(event)
         self._ended = isinstance(event.body, TERMINAL)
-        self._chars += _weight(event)
+        self._chars += weight(event)
         too_much = self._chars > HARD_CHARS and len(self._buffer) > 1
         if len(self._buffer) > HARD_EVENTS or too_much:
             self._let_go()
@@ -140,7 +148,8 @@ class Outbox:
         self._drained.notify()
 
 
-def _weight(event: Event) -> int:
+def weight(event: Event) -> int:
+    """About how many characters an event has."""
     body = event.body
     if isinstance(body, Text):
         return len(body.delta)

@@ -85,7 +85,7 @@ class Followups:
         self._seen = 0  # everything up to this seq is live, has ended, or is left alone
         self._behind = False  # the store may have more
         self._taking: asyncio.Task[None] | None = None
-        self.receipts = Receipts(driver, store, self._runs, limits.receipt_retention, clock)
+        self.receipts = Receipts(store, self._runs)
         turns.on_passive = self._wake_passive
         self._closed = False
         self._closing = Signal()
@@ -93,9 +93,8 @@ class Followups:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take up what was accepted before, and forget old receipts from time to time."""
+        """Take up what was accepted before."""
         self._fall_behind(0)
-        self.receipts.start()
 
     def go_on(self) -> None:
         """Take up what is left in the store: the host takes work again."""
@@ -105,7 +104,6 @@ class Followups:
         """Begin nothing more. What has not ended is the next host's to run."""
         self._closed = True
         self._closing.notify()
-        self.receipts.close()
         for live in self._live.values():
             if live.timer is not None:
                 live.timer.cancel()

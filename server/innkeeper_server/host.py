@@ -20,13 +20,17 @@ from typing import Any
 
 from innkeeper_server import explain
 from innkeeper_server.calls import CallGraph
+from innkeeper_server.cancelling import CancelledWork, CancelScope, cancel_work
 from innkeeper_server.content import Content, JsonValue
 from innkeeper_server.drain import Drain, DrainStep
 from innkeeper_server.driver import Driver
-from innkeeper_server.errors import AgentDeleted, AgentNotFound, Draining, WorkCancelled
+from innkeeper_server.errors import AgentDeleted, AgentNotFound, Draining, NoHandler, WorkCancelled
 from innkeeper_server.events import Outbox
+from innkeeper_server.following import Following
 from innkeeper_server.followups import Followups
+from innkeeper_server.forgetting import Forgetting
 from innkeeper_server.identity import AgentKey, check_id, check_key
+from innkeeper_server.journal import Journal
 from innkeeper_server.limits import Limits
 from innkeeper_server.lives import Lives
 from innkeeper_server.mailbox import BusyPolicy, Call, Envelope, OnDisconnect, Stage
@@ -41,17 +45,6 @@ from innkeeper_server.store import Record, Store
 from innkeeper_server.turns import Turns
 from innkeeper_server.visits import Connection, spawn_job
 from innkeeper_server.work import Work
-
-CancelScope = str  # "turn", "queue", "all"
-
-
-@dataclass(frozen=True, slots=True)
-class CancelledWork:
-    """One piece of work that was told to stop."""
-
-    id: str
-    kind: str
-    was_running: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +82,15 @@ class Host:
         )
         self.calls = CallGraph()
         self.driver = Driver(self.account, self.id)
-        self.turns = Turns(self.driver, store, self.calls, self.limits)
+        journal = Journal(self.driver, store) if self.limits.event_log else None
+        self.turns = Turns(self.driver, store, self.calls, self.limits, journal)
+        self.following = Following(self.driver, journal, store) if journal else None
         self.lives = Lives(self.driver, self.turns, registry, store, self.limits, self)
         self.operators = Operators(self.driver, self.limits)
         self.drains = Drain(self.driver, self.operators, self.limits)
         self.followups = Followups(self.driver, self.turns, registry, store, self.limits, clock)
         self.repeats = Repeats(self.driver, self.turns, store)
+        self.forgetting = Forgetting(self.driver, store, self.limits, clock)
         self.drains.listeners.append(self._on_draining)
         self._numbers = itertools.count(1)
 
@@ -102,6 +98,7 @@ class Host:
         """Open the store, and take up the follow-ups that were accepted before."""
         await self.store.open()
         self.followups.start()
+        self.forgetting.start()
 
     def _on_draining(self, begins: bool) -> None:
         if not begins:
@@ -117,6 +114,7 @@ class Host:
                 pass
         clean = self.drains.report is not None and self.drains.report.clean
         self.followups.close()
+        self.forgetting.close()
         clean = await self.driver.finish_tasks(self.limits.stop_timeout) and clean
         self.driver.close()
         await self.store.close()
@@ -164,8 +162,10 @@ class Host:
         busy: BusyPolicy = "enqueue",
         on_disconnect: OnDisconnect = "cancel",
         lease_kind: LeaseKind = LeaseKind.CONNECTION,
+        idempotency_key: str = "",
     ) -> Envelope:
-        """One chat turn; what it says comes out of the envelope's outbox."""
+        """One chat turn; what it says comes out of the envelope's outbox. With an
+        `idempotency_key`, see `repeats.py`."""
         key, type = self._address(key)
         envelope = self._envelope(
             key,
@@ -177,7 +177,10 @@ class Host:
             busy=busy,
             on_disconnect=on_disconnect,
         )
-        return self.submit(envelope)
+        if not idempotency_key:
+            return self.submit(envelope)
+        told = fingerprint("chat", "", message)
+        return self.repeats.submit(envelope, check_key(idempotency_key), told)
 
     def message(self, key: AgentKey, message: Content, call: Call) -> Envelope:
         """One message within a conversation; as `chat`, but for the agent's `on_message`."""
@@ -279,20 +282,7 @@ class Host:
         """Stop work of an agent, at once: it never waits behind the mailbox. `scope` is "turn",
         "queue" or "all"; with `id`, only that piece of work. Returns what was told to stop."""
         key, _ = self._address(key)
-        error = WorkCancelled("it was cancelled on request")
-        runtime = self.driver.find(key)
-        running = runtime.mailbox.active if runtime is not None else None
-        waiting = (runtime.mailbox.queued() if runtime is not None else []) + self._waiting(key)
-        stopped = []
-        if runtime is not None and running is not None:
-            meant = running.id == id if id else scope in ("turn", "all")
-            if meant and self.turns.stop(runtime, error):
-                stopped.append(CancelledWork(running.id, running.kind, True))
-        for envelope in waiting:
-            if envelope.id == id if id else scope in ("queue", "all"):
-                self.turns.withdraw(envelope, error)
-                stopped.append(CancelledWork(envelope.id, envelope.kind, False))
-        return stopped
+        return cancel_work(self.driver, self.turns, key, scope, id)
 
     # -- catalog --------------------------------------------------------------------------------
 
@@ -379,6 +369,16 @@ class Host:
         type = self.registry.resolve(key.type)
         return (key if key.type else key._replace(type=type.name)), type
 
+    def served(self, key: AgentKey) -> AgentKey:
+        """The key, with its type; raises UnknownAgentType."""
+        return self._address(key)[0]
+
+    def followed(self) -> Following:
+        """The readers' side of the log; raises NoHandler where the host keeps none."""
+        if self.following is None:
+            raise NoHandler("this host keeps no log of events: see its setting event_log")
+        return self.following
+
     def _envelope(
         self, key: AgentKey, work: Work, call: Call, kind: str, lease_kind: LeaseKind, **more: Any
     ) -> Envelope:
@@ -389,10 +389,3 @@ class Host:
 
     def _outbox(self) -> Outbox:
         return Outbox(self.limits.reader_timeout)
-
-    def _waiting(self, key: AgentKey) -> list[Envelope]:
-        """Envelopes for an agent that wait for residency, oldest first."""
-        slot = self.account.slots.get(key)
-        tickets = slot.waiting if slot is not None else self.account.wanted.get(key)
-        visitors = [ticket.visitor for ticket in (tickets or {}).values()]
-        return [visitor.envelope for visitor in visitors if hasattr(visitor, "envelope")]

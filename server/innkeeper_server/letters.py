@@ -1,4 +1,4 @@
-"""What is written into the store about a follow-up, and read back from it.
+"""What is written into the store of messages, outcomes and events, and read back from it.
 
 Owns the bytes: JSON, so that other programs and later versions can read them.
 """
@@ -10,16 +10,31 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from innkeeper_server import errors
 from innkeeper_server.content import Blob, Content
-from innkeeper_server.errors import AgentError, DeadlineExceeded, HandlerFailed, InnkeeperError
+from innkeeper_server.errors import AgentError, InnkeeperError
+from innkeeper_server.events import (
+    TERMINAL,
+    Body,
+    Cancelled,
+    Completed,
+    Custom,
+    Event,
+    Failed,
+    Text,
+)
 from innkeeper_server.mailbox import Call
+from innkeeper_server.store import Chunk
 
 __all__ = [
+    "interruption",
     "read_error",
+    "read_events",
     "read_message",
     "read_output",
     "restored_error",
     "write_error",
+    "write_events",
     "write_message",
     "write_output",
     "written",
@@ -55,13 +70,16 @@ def read_output(data: bytes) -> Content:
 
 def write_error(error: InnkeeperError) -> bytes:
     """What a follow-up ended with instead."""
-    told = {
+    return _bytes({"error": _told(error)})
+
+
+def _told(error: InnkeeperError) -> dict[str, Any]:
+    return {
         "code": error.status_code.name,
         "reason": error.reason,
         "message": error.message,
         "metadata": dict(error.metadata),
     }
-    return _bytes({"error": told})
 
 
 def read_error(data: bytes) -> Mapping[str, Any] | None:
@@ -73,12 +91,70 @@ def read_error(data: bytes) -> Mapping[str, Any] | None:
 def restored_error(
     code: str, reason: str, message: str, metadata: Mapping[str, str]
 ) -> InnkeeperError:
-    """The error that `read_error` found, as it was raised; it promises no good of a retry."""
-    if reason == HandlerFailed.reason:
-        return HandlerFailed(message, metadata=metadata)
-    if reason == DeadlineExceeded.reason:
-        return DeadlineExceeded(message, metadata=metadata)
-    return AgentError(code, message, metadata)
+    """The error that `read_error` found, as it was raised."""
+    kind = _KINDS.get(reason)
+    return AgentError(code, message, metadata) if kind is None else kind(message, metadata=metadata)
+
+
+# By their reasons; what an agent raises on purpose has a code of its own.
+_KINDS: dict[str, type[InnkeeperError]] = {
+    kind.reason: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type)
+    and issubclass(kind, InnkeeperError)
+    and kind not in (AgentError, InnkeeperError)
+}
+
+
+def write_events(said: list[Event]) -> Chunk:
+    """Consecutive events of one turn, for the log."""
+    first, last = said[0], said[-1]
+    data = _list([_written_body(event.body) for event in said])
+    ended = isinstance(last.body, TERMINAL)
+    return Chunk(last.turn_id, last.epoch, first.seq, last.seq, data, ended)
+
+
+def read_events(chunk: Chunk) -> list[Event]:
+    """What `write_events` wrote."""
+    return [
+        Event(chunk.epoch, chunk.turn_id, chunk.first + number, _read_body(*written_one))
+        for number, written_one in enumerate(json.loads(chunk.data))
+    ]
+
+
+def interruption() -> bytes:
+    """The event that ends a turn whose host ended before it did."""
+    error = errors.Interrupted("the host ended in the middle of the turn; nothing of it was kept")
+    return _list([_written_body(Failed(error))])
+
+
+def _written_body(body: Body) -> list[Any]:
+    if isinstance(body, Text):
+        return ["text", body.delta]
+    if isinstance(body, Custom):
+        return ["custom", body.name, body.data]
+    if isinstance(body, Completed):
+        return ["completed", written(body.output)]
+    if isinstance(body, Failed):
+        return ["failed", _told(body.error)]
+    assert isinstance(body, Cancelled), f"an event that is not logged: {body!r}"
+    return ["cancelled", body.reason]
+
+
+def _read_body(kind: str, *what: Any) -> Body:
+    if kind == "text":
+        return Text(*what)
+    if kind == "custom":
+        return Custom(*what)
+    if kind == "completed":
+        return Completed(_read(what[0]))
+    if kind == "failed":
+        return Failed(restored_error(**what[0]))
+    return Cancelled(*what)
+
+
+def _list(value: list[Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def written(content: Content) -> dict[str, Any]:

@@ -22,4 +22,7 @@ class Limits:
     max_attempts: int = 3  # turns of one follow-up before it is put aside
     backlog: int = 1000  # follow-ups that are in memory at once; the others wait in the store
     receipt_retention: float = 86_400.0  # how long a receipt is kept after its follow-up ended
+    event_log: bool = True  # what turns say is kept, and can be heard again
+    events_kept: int = 10_000  # of each agent
+    event_retention: float = 3600.0  # how long an event is kept
     max_state_bytes: int = 4 << 20  # one agent's state as JSON

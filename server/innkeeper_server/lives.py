@@ -29,6 +29,7 @@ from innkeeper_server.errors import (
 )
 from innkeeper_server.faults import handler_failed, host_failed
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.letters import interruption
 from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Envelope, Stage
 from innkeeper_server.registry import Registry
@@ -115,7 +116,7 @@ class Lives:
         """Hydrate, construct and start; return what went wrong instead of raising it."""
         starting.set(runtime.key)
         try:
-            stored = await self._store.hydrate(runtime.key)
+            stored = await self._store.hydrate(runtime.key, interrupted=interruption())
             runtime.epoch, runtime.version = stored.epoch, stored.version
             runtime.has_passive |= stored.passive
             runtime.instance = runtime.type.create(runtime.key, runtime, stored.state)

@@ -91,6 +91,7 @@ class Envelope(Signal):
         "id",
         "kept",
         "kind",
+        "leader",
         "lease",
         "lease_kind",
         "on_disconnect",
@@ -134,6 +135,7 @@ class Envelope(Signal):
         self.expires_at = expires_at
         self.expected_version = expected_version
         self.durable: Durable | None = None
+        self.leader: Envelope | None = None  # whose outcome it waits for, by the same key
         self.replayed = False  # its outcome is that of another call with the same key
         self.kept = False  # the store has it: it is accepted, wherever it stands
         self.stage = Stage.WAITING

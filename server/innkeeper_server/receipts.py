@@ -7,21 +7,14 @@ what this host knows of its own live ones only says when to look there again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from innkeeper_server.driver import Driver
-from innkeeper_server.errors import ReceiptNotFound, StoreUnavailable
+from innkeeper_server.errors import ReceiptNotFound
 from innkeeper_server.signals import Signal
 from innkeeper_server.store import Followup, Store
 
 __all__ = ["Receipt", "Receipts"]
-
-PRUNE_EVERY = 600.0  # seconds
-PRUNE_AT_ONCE = 1000  # in one transaction
-
-log = logging.getLogger("innkeeper.host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,44 +35,12 @@ class _Watch:
 
 
 class Receipts:
-    """See the module. `runs` tells whether the turn of a follow-up is under way; `retention` is in
-    seconds, `clock` tells Unix time."""
+    """See the module. `runs` tells whether the turn of a follow-up is under way."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        store: Store,
-        runs: Callable[[str], bool],
-        retention: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._driver = driver
+    def __init__(self, store: Store, runs: Callable[[str], bool]) -> None:
         self._store = store
         self._runs = runs
-        self._retention = retention
-        self._clock = clock
         self._watches: dict[str, _Watch] = {}
-        self._pruning: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Forget old receipts now, and again from time to time."""
-        self._pruning = asyncio.get_running_loop().call_later(PRUNE_EVERY, self.start)
-        self._driver.own(self._prune(), "forget old receipts")
-
-    def close(self) -> None:
-        """Forget nothing more."""
-        if self._pruning is not None:
-            self._pruning.cancel()
-            self._pruning = None
-
-    async def _prune(self) -> None:
-        before = self._clock() - self._retention
-        try:
-            while await self._store.prune(before, limit=PRUNE_AT_ONCE) == PRUNE_AT_ONCE:
-                if self._pruning is None:
-                    return
-        except StoreUnavailable as error:
-            log.warning("old receipts cannot be forgotten: %s", error)
 
     def ended(self, id: str) -> None:
         """The store has how it ended."""

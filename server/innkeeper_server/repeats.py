@@ -106,6 +106,7 @@ class Repeats:
             envelope.durable = once
             self._driver.own(self._look(once), f"look for {envelope.id}")
         elif once.fingerprint == fingerprint:
+            envelope.leader = once.first
             once.waiting.append(envelope)
         else:
             raise mismatch(envelope.agent)
@@ -161,6 +162,8 @@ class Repeats:
             if first.stage is not Stage.SETTLED:
                 once.first = first
                 first.durable = once
+                for envelope in (first, *once.waiting):
+                    envelope.leader = None if envelope is first else first
                 self._turns.submit(first)
                 return
         del self._under_way[once.name]

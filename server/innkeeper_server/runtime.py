@@ -21,7 +21,7 @@ from innkeeper_server.slots import Lease
 if TYPE_CHECKING:
     from innkeeper_server.agent import AgentHandle
     from innkeeper_server.registry import AgentType
-    from innkeeper_server.store import Outcome, Settled, Store
+    from innkeeper_server.store import Chunk, Outcome, Settled, Store
     from innkeeper_server.visits import Connection
 
 T = TypeVar("T")
@@ -132,12 +132,18 @@ class Runtime:
         return state
 
     async def write(
-        self, store: Store, state: bytes | None, settled: Settled | Outcome | None = None
+        self,
+        store: Store,
+        state: bytes | None,
+        settled: Settled | Outcome | None = None,
+        events: Chunk | None = None,
     ) -> None:
-        """Commit a state, and with it how a follow-up ended. Cannot be cut half-way: a commit that
-        was begun is seen to its end, so what memory holds and what the store holds never part."""
+        """Commit a state, and with it how a follow-up ended and what a turn said last. Cannot be
+        cut half-way: a commit that was begun is seen to its end, so what memory holds and what the
+        store holds never part."""
         assert self.saving is None, "two commits at once"
-        self.saving = asyncio.get_running_loop().create_task(self._commit(store, state, settled))
+        commit = self._commit(store, state, settled, events)
+        self.saving = asyncio.get_running_loop().create_task(commit)
         await finished(self.saving)
 
     async def checkpoint(self, store: Store, max_bytes: int) -> None:
@@ -160,11 +166,20 @@ class Runtime:
         self.type.restore(self.instance, self.committed)
 
     async def _commit(
-        self, store: Store, state: bytes | None, settled: Settled | Outcome | None
+        self,
+        store: Store,
+        state: bytes | None,
+        settled: Settled | Outcome | None,
+        events: Chunk | None,
     ) -> None:
         try:
             self.version = await store.commit(
-                self.key, epoch=self.epoch, version=self.version, state=state, settled=settled
+                self.key,
+                epoch=self.epoch,
+                version=self.version,
+                state=state,
+                settled=settled,
+                events=events,
             )
             if state is not None:
                 self.committed = self.known = state

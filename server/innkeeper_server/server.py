@@ -233,7 +233,7 @@ def build(settings: Settings) -> Server:
     """A server as the settings want it, yet to be started. Raises StartError."""
     try:
         registry = Registry.load(settings.agents)
-        store = open_store(settings.store)
+        store = open_store(settings.store, events_kept=settings.events_kept)
     except ValueError as fault:
         raise StartError(str(fault)) from fault
     if not registry.types():
@@ -257,7 +257,9 @@ async def serving(
     server = Server(
         settings,
         registry if registry is not None else Registry.load(settings.agents),
-        store if store is not None else open_store(settings.store),
+        store
+        if store is not None
+        else open_store(settings.store, events_kept=settings.events_kept),
         limits,
     )
     await server.start()

@@ -18,17 +18,17 @@ from innkeeper_server.agent import Turn, current_turn
 from innkeeper_server.calls import CallGraph
 from innkeeper_server.content import Content
 from innkeeper_server.driver import Driver
+from innkeeper_server.ends import absorb_cancellation, end, meaning, status, terminal
 from innkeeper_server.errors import (
     AgentDeleted,
-    AgentError,
     DeadlineExceeded,
     InnkeeperError,
     StaleEpoch,
     VersionMismatch,
-    WorkCancelled,
 )
-from innkeeper_server.events import Body, Cancelled, Completed, Event, Failed
-from innkeeper_server.faults import handler_failed, host_failed, passed_through
+from innkeeper_server.events import Completed
+from innkeeper_server.faults import handler_failed, host_failed
+from innkeeper_server.journal import Journal
 from innkeeper_server.limits import Limits
 from innkeeper_server.mailbox import Envelope, Stage
 from innkeeper_server.patience import Patience
@@ -58,11 +58,21 @@ class _Visit:
 class Turns:
     """See the module."""
 
-    def __init__(self, driver: Driver, store: Store, calls: CallGraph, limits: Limits) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        store: Store,
+        calls: CallGraph,
+        limits: Limits,
+        journal: Journal | None = None,
+    ) -> None:
         self._driver = driver
         self._store = store
         self._calls = calls
         self._limits = limits
+        self._journal = journal
+        if journal is not None:
+            journal.on_fault = self._unlogged
         self._numbers = itertools.count(1)  # of envelopes, by their submission
         # Told when a runtime with passive follow-ups has other work; set once.
         self.on_passive: Callable[[Runtime], None]
@@ -85,6 +95,8 @@ class Turns:
         now = driver.now()
         owner = envelope.call.request_id or envelope.id
         envelope.order = envelope.order or next(self._numbers)
+        if envelope.outbox is not None and self._journal is not None:
+            self._journal.begun(envelope.id)
         lease = driver.account.lease(envelope.agent, envelope.lease_kind, owner, now)
         if lease is not None:
             self.accept(envelope, lease)
@@ -144,7 +156,9 @@ class Turns:
         if envelope.call.chain:
             self._end_call(envelope)
         if envelope.outbox is not None:
-            envelope.outbox.put(_terminal(envelope, output, error))
+            envelope.outbox.put(terminal(envelope, output, error))
+            if self._journal is not None:
+                self._journal.ended(envelope.agent, envelope.id)
         if envelope.durable is not None:
             envelope.durable.ended(output, error)
 
@@ -213,6 +227,13 @@ class Turns:
         if envelope.turn is not None:
             _cancel(runtime)
 
+    def _unlogged(self, turn: Turn, error: InnkeeperError) -> None:
+        """What a turn said could not be logged, so it must not go on."""
+        runtime = self._driver.find(turn.key)
+        active = None if runtime is None else runtime.mailbox.active
+        if runtime is not None and active is not None and active.turn is turn:
+            self.stop(runtime, error)
+
     def _runtime_of(self, envelope: Envelope) -> Runtime:
         assert envelope.lease is not None, f"{envelope} has no lease"
         assert envelope.lease.slot is not None, f"{envelope} outlived its runtime"
@@ -256,9 +277,11 @@ class Turns:
             raise  # the loop is gone
         except BaseException as fault:
             error = host_failed("a turn", fault)
+        if error is not None and envelope.turn is not None and envelope.turn.log is not None:
+            await envelope.turn.log.failed(end(output, error), error)
         runtime.task = None
         runtime.mailbox.active = None
-        runtime.last_status = "completed" if error is None else _status(error)
+        runtime.last_status = "completed" if error is None else status(error)
         self._running.end(envelope)
         if envelope.stop is not None:
             self._stopping.end(envelope)
@@ -289,7 +312,13 @@ class Turns:
             output = await self._handle(runtime, envelope)
             envelope.committing = True
             state = runtime.changed(self._limits.max_state_bytes)
-            if durable is not None:
+            turn = envelope.turn
+            if turn is not None and turn.log is not None:
+                events = await turn.log.rest(Completed(output))
+                settled = None if durable is None else durable.completed(output)
+                await runtime.write(self._store, state, settled, events)
+                turn.log.told()
+            elif durable is not None:
                 await runtime.write(self._store, state, durable.completed(output))
             elif state is not None:
                 await runtime.write(self._store, state)
@@ -323,7 +352,10 @@ class Turns:
             (*call.chain, runtime.key),
             envelope.outbox,
             self._loop,
+            self._journal,
         )
+        if envelope.outbox is not None and self._journal is not None:
+            turn.log = self._journal.open(turn)
         current_turn.set(turn)
         try:
             output = await envelope.work.run(runtime.instance, turn)
@@ -331,12 +363,12 @@ class Turns:
             raise
         except BaseException as fault:
             envelope.committing = True
-            error = envelope.stop or _meaning(runtime, envelope, fault)
-            await _absorb_cancellation(runtime.task)
+            error = envelope.stop or meaning(runtime, envelope, fault)
+            await absorb_cancellation(runtime.task)
             raise error from None
         envelope.committing = True  # beyond stopping
         if envelope.stop is not None:  # it returned in spite of it: nothing is kept all the same
-            await _absorb_cancellation(runtime.task)
+            await absorb_cancellation(runtime.task)
             raise envelope.stop
         return output
 
@@ -344,47 +376,6 @@ class Turns:
 def _cancel(runtime: Runtime) -> None:
     assert runtime.task is not None, "a turn without a task"
     runtime.task.cancel()
-
-
-def _meaning(runtime: Runtime, envelope: Envelope, fault: BaseException) -> InnkeeperError:
-    """What a handler's exception tells its caller. A CancelledError that nobody asked for is the
-    handler's own, and fails this turn alone, like any other exception."""
-    if isinstance(fault, AgentError):
-        return fault
-    if isinstance(fault, InnkeeperError):
-        return passed_through(runtime.key, fault)
-    return handler_failed(runtime.key, envelope.kind, fault)
-
-
-async def _absorb_cancellation(task: asyncio.Task[None] | None) -> None:
-    """Forget cancellations aimed at the handler, delivered or not, before work of the host.
-    `task` is the turn's own, which this runs in."""
-    if task is None or not task.cancelling():
-        return
-    while task.cancelling():
-        task.uncancel()
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        pass
-
-
-def _terminal(envelope: Envelope, output: Content, error: InnkeeperError | None) -> Event:
-    body: Body
-    if error is None:
-        body = Completed(output)
-    elif isinstance(error, WorkCancelled):
-        body = Cancelled(error.message)
-    else:
-        body = Failed(error)
-    turn = envelope.turn
-    if turn is None:
-        return Event(0, envelope.id, 1, body)
-    return Event(turn.epoch, envelope.id, turn.last_seq + 1, body)
-
-
-def _status(error: InnkeeperError) -> str:
-    return "cancelled" if isinstance(error, WorkCancelled) else "failed"
 
 
 def _soonest(deadline: float | None, expires_at: float | None) -> float:

@@ -36,7 +36,10 @@ async def test_a_chat_streams_text_to_one_stream_and_the_rest_to_the_other(house
 
 async def test_a_chat_in_json_is_one_event_a_line(house: House) -> None:
     ended = await house.run("chat", "tally/a", "--json", input="good day\n")
-    assert ended.lines == [
+    lines = ended.lines
+    cursors = [line.pop("cursor") for line in lines]
+    assert [cursor.rsplit(":", 1)[1] for cursor in cursors] == ["1", "2", "3", "4"]
+    assert lines == [
         {"event": "text", "text": "good "},
         {"event": "text", "text": "day "},
         {"event": "custom", "name": "event", "data": {"words": 2}},

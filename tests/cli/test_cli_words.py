@@ -133,8 +133,9 @@ def test_wrong_usage_ends_with_2_and_says_why(arguments: list[str]) -> None:
 
 REASONS = {name.removeprefix("ERROR_REASON_") for name in common_pb.ErrorReason.keys()[1:]}
 FAILURES = {
-    "EVICTED", "CANCELLED", "AGENT_ERROR", "HANDLER_FAILED", "INTERNAL", "SLOW_READER",
-    "TOO_LARGE", "SESSION_PROTOCOL", "UNKNOWN_METHOD", "START_FAILED", "DEAD_LETTERED",
+    "EVICTED", "CANCELLED", "AGENT_ERROR", "HANDLER_FAILED", "INTERNAL", "INTERRUPTED",
+    "SLOW_READER", "TOO_LARGE", "SESSION_PROTOCOL", "UNKNOWN_METHOD", "START_FAILED",
+    "DEAD_LETTERED",
 }  # fmt: skip
 
 

@@ -121,7 +121,8 @@ def _servicer(base: type, **shapes: str) -> type:
 
 ScriptedAgents = _servicer(
     agent_rpc.AgentServiceServicer,
-    Invoke=_UNARY, StreamChat=_STREAM, Followup=_UNARY, Cancel=_UNARY, Session=_STREAM,
+    Invoke=_UNARY, StreamChat=_STREAM, Subscribe=_STREAM, Followup=_UNARY, Cancel=_UNARY,
+    Session=_STREAM,
 )  # fmt: skip
 ScriptedCatalog = _servicer(
     catalog_rpc.CatalogServiceServicer,

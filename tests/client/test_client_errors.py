@@ -9,7 +9,7 @@ from grpc.aio import AioRpcError, Metadata
 from scripted import status
 
 from innkeeper.v1 import common_pb2 as common_pb
-from innkeeper_client import errors
+from innkeeper_client import errors, statuses
 from innkeeper_server import errors as host_errors
 
 REASONS = [name.removeprefix("ERROR_REASON_") for name in common_pb.ErrorReason.keys()[1:]]
@@ -17,7 +17,7 @@ REASONS = [name.removeprefix("ERROR_REASON_") for name in common_pb.ErrorReason.
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_of_the_contract_has_a_class(reason: str) -> None:
-    error = errors.from_status(status(StatusCode.ABORTED, reason))
+    error = statuses.from_status(status(StatusCode.ABORTED, reason))
     assert type(error) is not errors.InnkeeperError
     assert error.reason == type(error).reason == reason
 
@@ -28,7 +28,7 @@ def test_the_classes_are_named_as_the_hosts() -> None:
 
 
 def test_details_become_attributes() -> None:
-    error = errors.from_status(
+    error = statuses.from_status(
         status(
             StatusCode.INVALID_ARGUMENT,
             "INVALID_REQUEST",
@@ -47,14 +47,14 @@ def test_details_become_attributes() -> None:
 
 
 def test_a_reason_that_is_newer_than_the_client_is_kept() -> None:
-    error = errors.from_status(status(StatusCode.ABORTED, "MOON_FULL", retry=1.0))
+    error = statuses.from_status(status(StatusCode.ABORTED, "MOON_FULL", retry=1.0))
     assert type(error) is errors.InnkeeperError
     assert error.reason == "MOON_FULL"
     assert not error.never_began
 
 
 def test_another_domains_reason_is_not_taken_for_ours() -> None:
-    error = errors.from_status(status(StatusCode.UNAVAILABLE, "DRAINING", domain="elsewhere"))
+    error = statuses.from_status(status(StatusCode.UNAVAILABLE, "DRAINING", domain="elsewhere"))
     assert type(error) is errors.OutcomeUnknown
 
 
@@ -72,7 +72,7 @@ def test_another_domains_reason_is_not_taken_for_ours() -> None:
     ],
 )  # fmt: skip
 def test_statuses_that_no_host_explained(code: StatusCode, text: str, kind: str) -> None:
-    error = errors.from_rpc(AioRpcError(code, Metadata(), Metadata(), text))
+    error = statuses.from_rpc(AioRpcError(code, Metadata(), Metadata(), text))
     assert type(error).__name__ == kind
     assert error.code is code
     assert str(error)
@@ -80,6 +80,6 @@ def test_statuses_that_no_host_explained(code: StatusCode, text: str, kind: str)
 
 def test_details_that_cannot_be_read_are_left_out() -> None:
     trailing = Metadata(("grpc-status-details-bin", b"\xff\xff"))
-    error = errors.from_rpc(AioRpcError(StatusCode.ABORTED, Metadata(), trailing, "no"))
+    error = statuses.from_rpc(AioRpcError(StatusCode.ABORTED, Metadata(), trailing, "no"))
     assert type(error) is errors.InnkeeperError
     assert error.code is grpc.StatusCode.ABORTED

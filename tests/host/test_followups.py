@@ -51,6 +51,8 @@ async def restart(world: World) -> None:
     """Another host over the same store, as after a crash of the one before."""
     for part in (world.host.turns, world.host.lives, world.host.followups):
         part._store = Nothing()  # type: ignore[attr-defined]
+    if world.host.turns._journal is not None:
+        world.host.turns._journal.store = Nothing()  # type: ignore[assignment]
     world.host.followups.close()
     world.host.driver.close()
     world.host = Host(world.registry, world.store, world.limits, clock=world.clock)

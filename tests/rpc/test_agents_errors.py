@@ -75,7 +75,7 @@ def _deep(levels: int) -> Value:
             "input",
         ),
         (agent_pb.StreamChatRequest(message=text("hi")), "agent"),
-        (chat("hi", idempotency_key="k"), "idempotency_key"),
+        (chat("hi", idempotency_key="k" * 257), "idempotency_key"),
         (chat("hi", busy_policy=3), "busy_policy"),
         (chat("hi", on_disconnect=FUTURE_ENUM), "on_disconnect"),
         (agent_pb.StreamChatRequest(agent=ref(), message=arguments(a=1)), "message"),

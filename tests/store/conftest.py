@@ -11,6 +11,7 @@ from store_kit import Clock, Gate
 from innkeeper_server.store import MemoryStore, SQLiteStore, Store
 
 MakeStore = Callable[[], Store]
+EVENTS_KEPT = 100
 OpenSQLite = Callable[..., SQLiteStore]
 
 
@@ -28,9 +29,9 @@ def path(tmp_path: Path) -> Path:
 def make_store(request: pytest.FixtureRequest, path: Path, clock: Clock) -> MakeStore:
     """Makes a store, yet to be opened, over the same data each time."""
     if request.param == "memory":
-        store = MemoryStore(clock=clock)
+        store = MemoryStore(events_kept=EVENTS_KEPT, clock=clock)
         return lambda: store
-    return lambda: SQLiteStore(str(path), clock=clock)
+    return lambda: SQLiteStore(str(path), events_kept=EVENTS_KEPT, clock=clock)
 
 
 @pytest.fixture

@@ -168,8 +168,11 @@ class StreamChatRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     BUSY_POLICY_FIELD_NUMBER: _builtins.int
     ON_DISCONNECT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     idempotency_key: _builtins.str
-    """Reserved for safe repetition. Not served yet: must be empty."""
+    """Makes it safe to repeat: calls with the same key run once, and each of them hears what that
+    turn says, from its beginning. As in InvokeRequest.
+    """
     busy_policy: _common_pb2.BusyPolicy.ValueType
     """What to do when the agent is busy."""
     on_disconnect: Global___OnDisconnect.ValueType
@@ -182,6 +185,12 @@ class StreamChatRequest(_message.Message):
     def message(self) -> _common_pb2.Payload:
         """What to say."""
 
+    @_builtins.property
+    def after(self) -> _common_pb2.Cursor:
+        """Pick up a turn instead of beginning one: the cursor of the last event that was seen of it.
+        Everything else but `agent` is then ignored, and whether this stream ends early changes nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -190,14 +199,73 @@ class StreamChatRequest(_message.Message):
         idempotency_key: _builtins.str = ...,
         busy_policy: _common_pb2.BusyPolicy.ValueType = ...,
         on_disconnect: Global___OnDisconnect.ValueType = ...,
+        after: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "agent", b"agent", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "busy_policy", b"busy_policy", "idempotency_key", b"idempotency_key", "message", b"message", "on_disconnect", b"on_disconnect"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "agent", b"agent", "busy_policy", b"busy_policy", "idempotency_key", b"idempotency_key", "message", b"message", "on_disconnect", b"on_disconnect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamChatRequest: _TypeAlias = StreamChatRequest  # noqa: Y015
+
+@_typing.final
+class SubscribeRequest(_message.Message):
+    """SubscribeRequest asks for what an agent says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    NEW_ONLY_FIELD_NUMBER: _builtins.int
+    new_only: _builtins.bool
+    """Only what is said from now on; `after` must be unset."""
+    @_builtins.property
+    def agent(self) -> _common_pb2.AgentRef:
+        """Whose events."""
+
+    @_builtins.property
+    def after(self) -> _common_pb2.Cursor:
+        """Only what follows this event. Without it, from the oldest event that is kept."""
+
+    def __init__(
+        self,
+        *,
+        agent: _common_pb2.AgentRef | None = ...,
+        after: _common_pb2.Cursor | None = ...,
+        new_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "agent", b"agent", "new_only", b"new_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
+
+@_typing.final
+class SubscribeResponse(_message.Message):
+    """SubscribeResponse carries one event of the agent's log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def event(self) -> _common_pb2.Event:
+        """The event; its cursor names its turn."""
+
+    def __init__(
+        self,
+        *,
+        event: _common_pb2.Event | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
 
 @_typing.final
 class StreamChatResponse(_message.Message):
@@ -548,18 +616,30 @@ class OpenFrame(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    events: _builtins.bool
+    """Also send everything that the opened agent says, in all its turns, as events with an empty
+    call_id. As in Subscribe.
+    """
     @_builtins.property
     def agent(self) -> _common_pb2.AgentRef:
         """Whom to open. May be left out: then every frame names its agent."""
+
+    @_builtins.property
+    def after(self) -> _common_pb2.Cursor:
+        """Only what follows this event; with `events` or without. Without it, from now on."""
 
     def __init__(
         self,
         *,
         agent: _common_pb2.AgentRef | None = ...,
+        events: _builtins.bool = ...,
+        after: _common_pb2.Cursor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "agent", b"agent", "events", b"events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,7 +789,7 @@ class ServerFrame(_message.Message):
     @_builtins.property
     def event(self) -> _common_pb2.Event:
         """A turn said something; for a chat or message its last event is terminal. With an empty
-        call_id: the agent pushed it to everybody who has it open.
+        call_id: from the opened agent's log.
         """
 
     @_builtins.property

@@ -45,6 +45,11 @@ class AgentServiceStub(object):
                 request_serializer=innkeeper_dot_v1_dot_agent__service__pb2.StreamChatRequest.SerializeToString,
                 response_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.StreamChatResponse.FromString,
                 _registered_method=True)
+        self.Subscribe = channel.unary_stream(
+                '/innkeeper.v1.AgentService/Subscribe',
+                request_serializer=innkeeper_dot_v1_dot_agent__service__pb2.SubscribeRequest.SerializeToString,
+                response_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.SubscribeResponse.FromString,
+                _registered_method=True)
         self.Followup = channel.unary_unary(
                 '/innkeeper.v1.AgentService/Followup',
                 request_serializer=innkeeper_dot_v1_dot_agent__service__pb2.FollowupRequest.SerializeToString,
@@ -82,7 +87,18 @@ class AgentServiceServicer(object):
 
     def StreamChat(self, request, context):
         """StreamChat runs one chat turn and streams what it says. The last message carries the terminal
-        event, and the RPC's status agrees with it.
+        event, and the RPC's status agrees with it. Events are logged before they are told, so a stream
+        that broke can be picked up with `after`: what follows that event comes without a gap or a
+        repeat, and always ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Subscribe(self, request, context):
+        """Subscribe streams everything that an agent says, in all its turns: what is logged, then live,
+        without end. It brings the agent to life and keeps it resident. When the agent's life or the
+        host ends, the stream fails; ask again after the last event's cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,6 +151,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.StreamChat,
                     request_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.StreamChatRequest.FromString,
                     response_serializer=innkeeper_dot_v1_dot_agent__service__pb2.StreamChatResponse.SerializeToString,
+            ),
+            'Subscribe': grpc.unary_stream_rpc_method_handler(
+                    servicer.Subscribe,
+                    request_deserializer=innkeeper_dot_v1_dot_agent__service__pb2.SubscribeRequest.FromString,
+                    response_serializer=innkeeper_dot_v1_dot_agent__service__pb2.SubscribeResponse.SerializeToString,
             ),
             'Followup': grpc.unary_unary_rpc_method_handler(
                     servicer.Followup,
@@ -212,6 +233,33 @@ class AgentService(object):
             '/innkeeper.v1.AgentService/StreamChat',
             innkeeper_dot_v1_dot_agent__service__pb2.StreamChatRequest.SerializeToString,
             innkeeper_dot_v1_dot_agent__service__pb2.StreamChatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Subscribe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/innkeeper.v1.AgentService/Subscribe',
+            innkeeper_dot_v1_dot_agent__service__pb2.SubscribeRequest.SerializeToString,
+            innkeeper_dot_v1_dot_agent__service__pb2.SubscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

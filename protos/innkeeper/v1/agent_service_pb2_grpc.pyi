@@ -42,7 +42,14 @@ class AgentServiceStub:
     """
     StreamChat: _grpc.UnaryStreamMultiCallable[_agent_service_pb2.StreamChatRequest, _agent_service_pb2.StreamChatResponse]
     """StreamChat runs one chat turn and streams what it says. The last message carries the terminal
-    event, and the RPC's status agrees with it.
+    event, and the RPC's status agrees with it. Events are logged before they are told, so a stream
+    that broke can be picked up with `after`: what follows that event comes without a gap or a
+    repeat, and always ends.
+    """
+    Subscribe: _grpc.UnaryStreamMultiCallable[_agent_service_pb2.SubscribeRequest, _agent_service_pb2.SubscribeResponse]
+    """Subscribe streams everything that an agent says, in all its turns: what is logged, then live,
+    without end. It brings the agent to life and keeps it resident. When the agent's life or the
+    host ends, the stream fails; ask again after the last event's cursor.
     """
     Followup: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.FollowupRequest, _agent_service_pb2.FollowupResponse]
     """Followup leaves a message for a later turn and returns with a receipt once the store has it. It
@@ -74,7 +81,14 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """
     StreamChat: _aio.UnaryStreamMultiCallable[_agent_service_pb2.StreamChatRequest, _agent_service_pb2.StreamChatResponse]  # type: ignore[assignment]
     """StreamChat runs one chat turn and streams what it says. The last message carries the terminal
-    event, and the RPC's status agrees with it.
+    event, and the RPC's status agrees with it. Events are logged before they are told, so a stream
+    that broke can be picked up with `after`: what follows that event comes without a gap or a
+    repeat, and always ends.
+    """
+    Subscribe: _aio.UnaryStreamMultiCallable[_agent_service_pb2.SubscribeRequest, _agent_service_pb2.SubscribeResponse]  # type: ignore[assignment]
+    """Subscribe streams everything that an agent says, in all its turns: what is logged, then live,
+    without end. It brings the agent to life and keeps it resident. When the agent's life or the
+    host ends, the stream fails; ask again after the last event's cursor.
     """
     Followup: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.FollowupRequest, _agent_service_pb2.FollowupResponse]  # type: ignore[assignment]
     """Followup leaves a message for a later turn and returns with a receipt once the store has it. It
@@ -115,7 +129,20 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_service_pb2.StreamChatResponse], _abc.AsyncIterator[_agent_service_pb2.StreamChatResponse]]:
         """StreamChat runs one chat turn and streams what it says. The last message carries the terminal
-        event, and the RPC's status agrees with it.
+        event, and the RPC's status agrees with it. Events are logged before they are told, so a stream
+        that broke can be picked up with `after`: what follows that event comes without a gap or a
+        repeat, and always ends.
+        """
+
+    @_abc_1.abstractmethod
+    def Subscribe(
+        self,
+        request: _agent_service_pb2.SubscribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_service_pb2.SubscribeResponse], _abc.AsyncIterator[_agent_service_pb2.SubscribeResponse]]:
+        """Subscribe streams everything that an agent says, in all its turns: what is logged, then live,
+        without end. It brings the agent to life and keeps it resident. When the agent's life or the
+        host ends, the stream fails; ask again after the last event's cursor.
         """
 
     @_abc_1.abstractmethod

@@ -170,6 +170,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """A follow-up failed too often and was put aside; seen in receipts only."""
     ERROR_REASON_IDEMPOTENCY_MISMATCH: _ErrorReason.ValueType  # 34
     """The idempotency key came before with another request: FAILED_PRECONDITION."""
+    ERROR_REASON_TURN_NOT_FOUND: _ErrorReason.ValueType  # 35
+    """There is no such turn for this caller, or its events are kept no longer: NOT_FOUND."""
+    ERROR_REASON_INTERRUPTED: _ErrorReason.ValueType  # 36
+    """The host ended in the middle of the turn, and nothing of it was kept: ABORTED."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the vocabulary of google.rpc.ErrorInfo.reason in the domain "innkeeper", there
@@ -246,6 +250,10 @@ ERROR_REASON_DEAD_LETTERED: ErrorReason.ValueType  # 33
 """A follow-up failed too often and was put aside; seen in receipts only."""
 ERROR_REASON_IDEMPOTENCY_MISMATCH: ErrorReason.ValueType  # 34
 """The idempotency key came before with another request: FAILED_PRECONDITION."""
+ERROR_REASON_TURN_NOT_FOUND: ErrorReason.ValueType  # 35
+"""There is no such turn for this caller, or its events are kept no longer: NOT_FOUND."""
+ERROR_REASON_INTERRUPTED: ErrorReason.ValueType  # 36
+"""The host ended in the middle of the turn, and nothing of it was kept: ABORTED."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final
@@ -354,6 +362,7 @@ class Event(_message.Message):
     COMPLETED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
     text_delta: _builtins.str
     """A piece of the reply's text, to be appended to the pieces before it."""
     @_builtins.property
@@ -376,6 +385,12 @@ class Event(_message.Message):
     def cancelled(self) -> Global___Cancelled:
         """Terminal: the turn was cancelled, and nothing of it was kept."""
 
+    @_builtins.property
+    def gap(self) -> Global___Gap:
+        """In place of events that are kept no longer, where events are told again. Its cursor stands
+        before the first one that is kept; nothing can be resumed after it.
+        """
+
     def __init__(
         self,
         *,
@@ -385,12 +400,13 @@ class Event(_message.Message):
         completed: Global___Completed | None = ...,
         failed: Global___Failed | None = ...,
         cancelled: Global___Cancelled | None = ...,
+        gap: Global___Gap | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "custom", b"custom", "event", b"event", "failed", b"failed", "text_delta", b"text_delta"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "custom", b"custom", "event", b"event", "failed", b"failed", "gap", b"gap", "text_delta", b"text_delta"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "custom", b"custom", "event", b"event", "failed", b"failed", "text_delta", b"text_delta"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "custom", b"custom", "event", b"event", "failed", b"failed", "gap", b"gap", "text_delta", b"text_delta"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["text_delta", "custom", "completed", "failed", "cancelled"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["text_delta", "custom", "completed", "failed", "cancelled", "gap"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -493,6 +509,28 @@ class Cancelled(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Cancelled: _TypeAlias = Cancelled  # noqa: Y015
+
+@_typing.final
+class Gap(_message.Message):
+    """Gap stands for events that the host keeps no longer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISSED_FIELD_NUMBER: _builtins.int
+    missed: _builtins.int
+    """How many are missing; 0 where that is unknown."""
+    def __init__(
+        self,
+        *,
+        missed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missed", b"missed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Gap: _TypeAlias = Gap  # noqa: Y015
 
 @_typing.final
 class Receipt(_message.Message):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from innkeeper_server.cli import look, steer, talk
+from innkeeper_server.cli import listen, look, steer, talk
 from innkeeper_server.cli.demo import demo
 from innkeeper_server.cli.exits import HELP
 from innkeeper_server.cli.serve import serve
@@ -27,7 +27,9 @@ app = typer.Typer(
 
 _GROUPS = {
     "Run a host": (serve, demo),
-    "Talk to agents": (talk.invoke, talk.chat, talk.followup, talk.receipt, talk.cancel),
+    "Talk to agents": (
+        talk.invoke, talk.chat, listen.events, talk.followup, talk.receipt, talk.cancel,
+    ),
     "Look": (
         look.types, look.agents, look.residents, look.why, look.watch, look.health, look.version,
     ),

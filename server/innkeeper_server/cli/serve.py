@@ -111,6 +111,16 @@ def serve(
         float | None,
         _flag("Receipts are kept after the end for as long (default 86400).", _SECONDS),
     ] = None,
+    event_log: Annotated[
+        bool | None,
+        _flag("Log what turns say, so that broken streams can be picked up (default on)."),
+    ] = None,
+    events_kept: Annotated[
+        int | None, _flag("Events of each agent that are kept (default 10000).", "N")
+    ] = None,
+    event_retention: Annotated[
+        float | None, _flag("Events are kept for as long (default 3600).", _SECONDS)
+    ] = None,
     max_state_bytes: Annotated[int | None, _flag("Largest state (default 4 MiB).", "BYTES")] = None,
     max_message_bytes: Annotated[
         int | None, _flag("Largest message (default 4 MiB).", "BYTES")

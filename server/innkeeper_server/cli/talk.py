@@ -11,7 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from innkeeper_client import Client, Completed, Custom, Reply
+from innkeeper_client import (
+    AgentRef,
+    Cancelled,
+    Client,
+    Completed,
+    Cursor,
+    Custom,
+    Failed,
+    Gap,
+    Reply,
+)
 from innkeeper_client.requests import ABSENT
 from innkeeper_server.cli.asking import (
     HERE,
@@ -24,7 +34,7 @@ from innkeeper_server.cli.asking import (
     standard_input,
 )
 from innkeeper_server.cli.exits import Exit
-from innkeeper_server.cli.output import Output
+from innkeeper_server.cli.output import Output, plain
 
 
 class Busy(StrEnum):
@@ -118,6 +128,13 @@ def chat(
         OnDisconnect,
         typer.Option("--on-disconnect", help="What an interruption does to the turn."),
     ] = OnDisconnect.cancel,
+    key: KeyOption = "",
+    resume: Annotated[
+        str,
+        typer.Option(
+            "--resume", metavar="CURSOR", help="Pick up an answer behind this event of it."
+        ),
+    ] = "",
     target: Target = HERE,
     json: Json = False,
     timeout: Timeout = None,
@@ -131,7 +148,13 @@ def chat(
     innkeeper chat concierge/lobby "hello"
     innkeeper chat concierge/lobby
     innkeeper chat concierge/lobby --json hello | jq -r 'select(.text) | .text'
+    innkeeper chat concierge/lobby --on-disconnect continue "a long story, please"
     """
+    if resume and words:
+        raise typer.BadParameter("give a message, or --resume, not both")
+    after = parsed_cursor(resume) if resume else None
+    if after is not None:
+        ask(target, json, timeout, lambda client, output: _picked_up(client, output, agent, after))
     if not words and sys.stdin.isatty() and not json:
         from innkeeper_server.cli.repl import converse
 
@@ -141,7 +164,7 @@ def chat(
     async def work(client: Client, output: Output) -> None:
         handle = client.agent(agent.type, agent.id)
         async with handle.chat(
-            message, busy=busy.value, on_disconnect=on_disconnect.value
+            message, busy=busy.value, on_disconnect=on_disconnect.value, idempotency_key=key
         ) as reply:
             await print_reply(reply, output)
 
@@ -272,11 +295,34 @@ async def print_reply(reply: Reply, output: Output) -> Exit | None:
 def event_line(event: object) -> dict[str, Any]:
     """The JSON form of an event."""
     kind = type(event).__name__.lower()
+    cursor = getattr(event, "cursor", None)
+    told: dict[str, Any] = (
+        {"event": kind} if cursor is None else {"event": kind, "cursor": f"{cursor}"}
+    )
     if isinstance(event, Completed):
-        return {"event": kind, "output": event.output}
+        return {**told, "output": plain(event.output)}
     if isinstance(event, Custom):
-        return {"event": kind, "name": event.name, "data": event.data}
-    return {"event": kind, "text": getattr(event, "text", "")}
+        return {**told, "name": event.name, "data": event.data}
+    if isinstance(event, Failed):
+        return {**told, "error": plain(event.error)}
+    if isinstance(event, Cancelled):
+        return {**told, "reason": event.reason}
+    if isinstance(event, Gap):
+        return {**told, "missed": event.missed}
+    return {**told, "text": getattr(event, "text", "")}
+
+
+def parsed_cursor(text: str) -> Cursor:
+    """A cursor as it is written on a command line."""
+    try:
+        return Cursor.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+async def _picked_up(client: Client, output: Output, agent: AgentRef, after: Cursor) -> Exit | None:
+    async with client.agent(agent.type, agent.id).resume(after) as reply:
+        return await print_reply(reply, output)
 
 
 def split_words(words: list[str]) -> tuple[str, list[str]]:

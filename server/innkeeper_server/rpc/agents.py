@@ -7,6 +7,8 @@ of it is written, and what becomes of the work when the caller leaves.
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -21,6 +23,7 @@ from innkeeper_server.rpc.boundary import Boundary, Read, Write
 from innkeeper_server.rpc.conversation import Session
 from innkeeper_server.rpc.convert import to_event
 from innkeeper_server.rpc.ending import Ending, at_most
+from innkeeper_server.rpc.hearing import error_of, heard
 
 SERVICE = "innkeeper.v1.AgentService"
 LONGEST_WAIT = 60.0  # seconds for which GetReceipt waits where the call names no deadline
@@ -45,6 +48,9 @@ class AgentService:
             "Invoke": unary(f"{SERVICE}/Invoke", agent_pb.InvokeRequest, self._invoke),
             "StreamChat": streaming(
                 f"{SERVICE}/StreamChat", agent_pb.StreamChatRequest, self._chat
+            ),
+            "Subscribe": streaming(
+                f"{SERVICE}/Subscribe", agent_pb.SubscribeRequest, self._subscribe
             ),
             "Followup": unary(f"{SERVICE}/Followup", agent_pb.FollowupRequest, self._followup),
             "GetReceipt": unary(f"{SERVICE}/GetReceipt", agent_pb.GetReceiptRequest, self._receipt),
@@ -91,25 +97,40 @@ class AgentService:
         return ingress.receipted(receipt)
 
     async def _chat(self, request: agent_pb.StreamChatRequest, call: Call, write: Write) -> None:
+        if request.HasField("after"):
+            await self._stream(ingress.picked_up(self._host, request, call), write)
+            return
         envelope = ingress.chat(self._host, request, call)
         try:
-            await self._stream(envelope, write)
+            await self._stream(heard(self._host, envelope), write, envelope)
         finally:
             self._host.caller_left(envelope)
 
-    async def _stream(self, envelope: Envelope, write: Write) -> None:
+    async def _stream(
+        self,
+        events: AsyncGenerator[Event, None],
+        write: Write,
+        envelope: Envelope | None = None,
+    ) -> None:
         """One message for each event. A refusal is a status alone, so that clients may retry it by
         themselves; once there was an event, the status agrees with the last one."""
-        outbox = envelope.outbox
-        assert outbox is not None, "a chat without an outbox"
-        await envelope.accepted()
-        runtime_id = envelope.runtime_id  # on the first message only
-        while events := await outbox.read():
-            for event in events:
+        last: Event | None = None
+        async with aclosing(events):
+            async for event in events:
+                is_first = last is None and envelope is not None
+                runtime_id = envelope.runtime_id if envelope is not None and is_first else ""
                 await write(_said(event, runtime_id))
-                runtime_id = ""
-        if envelope.error is not None:
-            raise envelope.error
+                last = event
+        error = error_of(last) if envelope is None else envelope.error or error_of(last)
+        if error is not None:
+            raise error
+
+    async def _subscribe(
+        self, request: agent_pb.SubscribeRequest, call: Call, write: Write
+    ) -> None:
+        async with aclosing(ingress.subscribed(self._host, request, call)) as events:
+            async for event in events:
+                await write(agent_pb.SubscribeResponse(event=to_event(event)))
 
     async def _cancel(self, request: agent_pb.CancelRequest, call: Call) -> agent_pb.CancelResponse:
         return ingress.cancelled(ingress.cancel(self._host, request, call))

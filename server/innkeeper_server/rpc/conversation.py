@@ -18,7 +18,8 @@ events up to a terminal one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from typing import Any
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
@@ -29,13 +30,14 @@ from innkeeper_server.errors import (
     SessionProtocol,
     WorkCancelled,
 )
+from innkeeper_server.events import Event
 from innkeeper_server.faults import host_failed
 from innkeeper_server.host import Host
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.mailbox import Call, Envelope
 from innkeeper_server.rpc import ingress
 from innkeeper_server.rpc.boundary import Read, Write
-from innkeeper_server.rpc.convert import agent_ref
+from innkeeper_server.rpc.convert import agent_ref, from_cursor, to_event
 from innkeeper_server.rpc.frames import Outgoing
 from innkeeper_server.rpc.inflight import MAX_CALL_ID, InFlight
 from innkeeper_server.rpc.status import to_status
@@ -63,6 +65,7 @@ class Session:
         self._calls = InFlight(host, self._out, on_empty=self._maybe_finish)
         self._connection: Connection | None = None
         self._is_open = False
+        self._hearing: asyncio.Task[None] | None = None  # of what the opened agent says
         self._farewells: list[agent_pb.GoingAwayFrame] = []  # from before it was open
         self._closing = False  # nothing more is begun
         self._last: InnkeeperError | None = None  # what it ends with then; None: it was closed
@@ -87,7 +90,8 @@ class Session:
         """Own and answer nothing any more; returns the tasks, which are about to end."""
         if self._connection is not None:
             self._connection.close()
-        return self._calls.abandon()
+        hearing = [] if self._hearing is None else [self._hearing]
+        return [*hearing, *self._calls.abandon()]
 
     def leave(self, reason: str) -> None:
         """Tell the client that the host is about to end."""
@@ -175,10 +179,29 @@ class Session:
             opened.agent.CopyFrom(agent_ref(self.agent))
         elif self._host.draining:
             raise Draining("the host is draining and opens no sessions")
+        subscribes = frame.events or frame.HasField("after")
+        after = from_cursor(frame.after, "after") if frame.HasField("after") else None
+        if subscribes and self.agent is None:
+            raise InvalidRequest.of("agent", "is required for its events")
         self._out.put(agent_pb.ServerFrame(opened=opened))
         self._is_open = True
+        if subscribes and self.agent is not None:
+            events = self._host.followed().agent(self.agent, after, new_only=after is None)
+            name = f"session {self.id} hears"
+            self._hearing = asyncio.create_task(self._hear(events), name=name)
         for farewell in self._farewells:
             self._out.put(agent_pb.ServerFrame(going_away=farewell))
+
+    async def _hear(self, events: AsyncGenerator[Event, None]) -> None:
+        """Send what the opened agent says, no faster than it is read."""
+        async with aclosing(events):
+            try:
+                async for event in events:
+                    if self._out.is_full:
+                        await self._out.room()
+                    self._out.put(agent_pb.ServerFrame(event=to_event(event)))
+            except InnkeeperError as error:
+                self._refuse("", error)
 
     def _on_leaving(self, reason: str) -> None:
         """The opened agent's life is about to end; who asks for it later gets the next one."""

@@ -19,7 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from innkeeper.v1 import common_pb2 as common_pb
 from innkeeper_server.content import MAX_DEPTH, Blob, Content, JsonValue
 from innkeeper_server.errors import InvalidRequest, TooLarge
-from innkeeper_server.events import Cancelled, Completed, Custom, Event, Failed, Text
+from innkeeper_server.events import Cancelled, Completed, Custom, Event, Failed, Gap, Text
 from innkeeper_server.identity import AgentKey, check_id, check_type
 from innkeeper_server.rpc.status import to_status
 
@@ -170,10 +170,21 @@ def to_event(event: Event) -> common_pb.Event:
         message.completed.output.CopyFrom(to_payload(body.output))
     elif isinstance(body, Failed):
         message.failed.status.CopyFrom(to_status(body.error))
+    elif isinstance(body, Gap):
+        message.gap.missed = body.missed
     else:
         assert isinstance(body, Cancelled), f"an event of an unknown kind: {body!r}"
         message.cancelled.reason = body.reason
     return message
+
+
+def from_cursor(cursor: common_pb.Cursor, field: str) -> tuple[str, int]:
+    """The turn and the number of an event. Raises InvalidRequest naming `field`."""
+    if not cursor.turn_id:
+        raise InvalidRequest.of(f"{field}.turn_id", "is required")
+    if cursor.seq < 0:
+        raise InvalidRequest.of(f"{field}.seq", "must not be negative")
+    return check_id(cursor.turn_id, f"{field}.turn_id"), cursor.seq
 
 
 # -- time ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
@@ -23,6 +24,7 @@ from innkeeper_server.mailbox import Envelope
 from innkeeper_server.rpc import ingress
 from innkeeper_server.rpc.convert import to_event
 from innkeeper_server.rpc.frames import Outgoing
+from innkeeper_server.rpc.hearing import heard
 from innkeeper_server.rpc.status import to_status
 
 MAX_IN_FLIGHT = 256
@@ -98,11 +100,8 @@ class InFlight:
 
     async def _say(self, call_id: str, envelope: Envelope) -> None:
         """What a turn says, up to its terminal event. What was refused has no turn."""
-        outbox = envelope.outbox
-        assert outbox is not None, "a turn that cannot say anything"
-        await envelope.accepted()
-        while events := await outbox.read():
-            for event in events:
+        async with aclosing(heard(self._host, envelope)) as events:
+            async for event in events:
                 await self._put(agent_pb.ServerFrame(call_id=call_id, event=to_event(event)))
 
     async def _fail(self, call_id: str, error: InnkeeperError) -> None:

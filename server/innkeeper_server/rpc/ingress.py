@@ -8,21 +8,24 @@ is the agent that a session has open, which its requests may leave out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from innkeeper.v1 import agent_service_pb2 as agent_pb
 from innkeeper.v1 import common_pb2 as common_pb
 from innkeeper_server import letters
+from innkeeper_server.cancelling import CancelledWork
 from innkeeper_server.content import Content
 from innkeeper_server.errors import InvalidRequest
-from innkeeper_server.host import CancelledWork, Host
+from innkeeper_server.events import Event
+from innkeeper_server.host import Host
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.mailbox import BusyPolicy, Call, Envelope, OnDisconnect
 from innkeeper_server.receipts import Receipt
 from innkeeper_server.rpc.convert import (
     agent_key,
     agent_ref,
+    from_cursor,
     from_payload,
     from_timestamp,
     timestamp,
@@ -79,14 +82,33 @@ def chat(
 ) -> Envelope:
     """One chat turn."""
     key = addressed(request, call, opened)
-    _not_served("idempotency_key", request.idempotency_key)
     return host.chat(
         key,
         from_payload(request.message, "message"),
         call,
         busy=_meaning(_BUSY, request.busy_policy, "busy_policy"),
         on_disconnect=_meaning(_ON_DISCONNECT, request.on_disconnect, "on_disconnect"),
+        idempotency_key=request.idempotency_key,
     )
+
+
+def picked_up(
+    host: Host, request: agent_pb.StreamChatRequest, call: Call
+) -> AsyncGenerator[Event, None]:
+    """What a turn says behind an event of it."""
+    key = host.served(addressed(request, call, None))
+    return host.followed().turn(key, *from_cursor(request.after, "after"), call)
+
+
+def subscribed(
+    host: Host, request: agent_pb.SubscribeRequest, call: Call
+) -> AsyncGenerator[Event, None]:
+    """What an agent says."""
+    key = host.served(addressed(request, call, None))
+    after = from_cursor(request.after, "after") if request.HasField("after") else None
+    if after is not None and request.new_only:
+        raise InvalidRequest.of("new_only", "goes without `after`")
+    return host.followed().lasting(key, after, call, new_only=request.new_only)
 
 
 def message(
@@ -150,11 +172,6 @@ def addressed(request: _Addressed, call: Call, opened: AgentKey | None) -> Agent
 def names_agent(request: _Addressed) -> bool:
     """Whether it says for whom it is."""
     return bool(request.agent.id or request.agent.type)
-
-
-def _not_served(field: str, value: object) -> None:
-    if value:
-        raise InvalidRequest.of(field, "is not served yet; leave it out")
 
 
 def _meaning(known: Mapping[int, Meaning], value: int, field: str) -> Meaning:

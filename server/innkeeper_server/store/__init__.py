@@ -10,6 +10,8 @@ import re
 
 from innkeeper_server.store.memory import MemoryStore
 from innkeeper_server.store.protocol import (
+    EVENTS_KEPT,
+    Chunk,
     Followup,
     Hydrated,
     Outcome,
@@ -21,6 +23,8 @@ from innkeeper_server.store.protocol import (
 from innkeeper_server.store.sqlite import SQLiteStore
 
 __all__ = [
+    "EVENTS_KEPT",
+    "Chunk",
     "Followup",
     "Hydrated",
     "MemoryStore",
@@ -37,14 +41,15 @@ __all__ = [
 _SQLITE = "sqlite:///"
 
 
-def open_store(url: str, *, busy_timeout: float = 5.0) -> Store:
+def open_store(url: str, *, busy_timeout: float = 5.0, events_kept: int = EVENTS_KEPT) -> Store:
     """The store that a URL names, yet to be opened: `await store.open()`.
 
     `memory:`, or `sqlite:///` and a path as it is, so that an absolute one has four slashes. `~` is
-    the home directory. `busy_timeout` is in seconds. ValueError names the URL and its fault.
+    the home directory. `busy_timeout` is in seconds; `events_kept` is how many events of each agent
+    the log keeps. ValueError names the URL and its fault.
     """
     if url == "memory:":
-        return MemoryStore()
+        return MemoryStore(events_kept=events_kept)
     if not url.startswith(_SQLITE):
         raise ValueError(
             f"{_shown(url)} names no store: it must be memory: or sqlite:///PATH "
@@ -53,7 +58,7 @@ def open_store(url: str, *, busy_timeout: float = 5.0) -> Store:
     path = url.removeprefix(_SQLITE)
     if fault := _fault_of(path):
         raise ValueError(f"{_shown(url)} names no database file: {fault}")
-    return SQLiteStore(os.path.expanduser(path), busy_timeout=busy_timeout)
+    return SQLiteStore(os.path.expanduser(path), busy_timeout=busy_timeout, events_kept=events_kept)
 
 
 def _fault_of(path: str) -> str:

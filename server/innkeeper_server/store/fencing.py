@@ -8,7 +8,7 @@ from __future__ import annotations
 from innkeeper_server.errors import AgentDeleted, StaleEpoch
 from innkeeper_server.identity import AgentKey
 
-__all__ = ["check_living", "check_writer", "stale_followup", "stale_outcome"]
+__all__ = ["check_epoch", "check_living", "check_writer", "stale_followup", "stale_outcome"]
 
 
 def check_living(key: AgentKey, *, deleted: bool) -> None:
@@ -25,14 +25,20 @@ def check_writer(
     `stored` is the row's (epoch, version, deleted). An agent without a row has no writer: whoever
     hydrated it made the row, so this writer comes from another life of the whole store.
     """
+    stored_version = check_epoch(key, stored, epoch=epoch)
+    if stored_version != version:
+        raise _stale(key, f"its version is {stored_version}, the writer has {version}")
+
+
+def check_epoch(key: AgentKey, stored: tuple[int, int, bool] | None, *, epoch: int) -> int:
+    """As `check_writer`, for what does not touch the state; return the stored version."""
     if stored is None:
         raise _stale(key, f"it is not in the store; the writer has epoch {epoch}")
     stored_epoch, stored_version, deleted = stored
     check_living(key, deleted=deleted)
     if stored_epoch != epoch:
         raise _stale(key, f"its epoch is {stored_epoch}, the writer has {epoch}")
-    if stored_version != version:
-        raise _stale(key, f"its version is {stored_version}, the writer has {version}")
+    return stored_version
 
 
 def stale_followup(key: AgentKey) -> StaleEpoch:

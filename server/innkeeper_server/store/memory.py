@@ -13,8 +13,18 @@ from dataclasses import replace
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store.fencing import check_living, check_writer, stale_followup, stale_outcome
+from innkeeper_server.store.chunks import EventLog
+from innkeeper_server.store.fencing import (
+    check_epoch,
+    check_living,
+    check_writer,
+    stale_followup,
+    stale_outcome,
+)
 from innkeeper_server.store.protocol import (
+    EVENTS_KEPT,
+    Chunk,
+    Chunks,
     Followup,
     Followups,
     Hydrated,
@@ -30,8 +40,11 @@ __all__ = ["MemoryStore"]
 class MemoryStore:
     """A `Store` in this process. No call ever waits."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, *, events_kept: int = EVENTS_KEPT, clock: Callable[[], float] = time.time
+    ) -> None:
         self._clock = clock
+        self._log = EventLog(events_kept, clock)
         self._rows: dict[AgentKey, Record] = {}
         self._pending: dict[str, Followup] = {}  # in the order of their seq
         self._ended: dict[str, Followup] = {}
@@ -45,7 +58,7 @@ class MemoryStore:
     async def close(self) -> None:
         self._open = False
 
-    async def hydrate(self, key: AgentKey) -> Hydrated:
+    async def hydrate(self, key: AgentKey, *, interrupted: bytes = b"") -> Hydrated:
         row = self._row(key)
         if row is None:
             now = self._clock()
@@ -53,6 +66,8 @@ class MemoryStore:
         else:
             check_living(key, deleted=row.deleted)
             row = replace(row, epoch=row.epoch + 1)
+            if interrupted:
+                self._log.end_broken_off(key, interrupted)
         self._rows[key] = row
         passive = any(each.passive and each.key == key for each in self._pending.values())
         return Hydrated(row.epoch, row.version, row.state, row.created_at, passive)
@@ -65,15 +80,17 @@ class MemoryStore:
         version: int,
         state: bytes | None,
         settled: Settled | Outcome | None = None,
+        events: Chunk | None = None,
     ) -> int:
         row = self._row(key)
-        stored = None if row is None else (row.epoch, row.version, row.deleted)
-        check_writer(key, stored, epoch=epoch, version=version)
+        check_writer(key, _numbers(row), epoch=epoch, version=version)
         assert row is not None
         if isinstance(settled, Settled) and not self._settle(settled):
             raise stale_followup(key)
         if isinstance(settled, Outcome) and not self._keep(settled):
             raise stale_outcome(key)
+        if events is not None:
+            self._log.append(key, events)
         if state is None:
             return version
         self._rows[key] = replace(row, version=version + 1, state=state, updated_at=self._clock())
@@ -116,7 +133,32 @@ class MemoryStore:
             self._settle(Settled(followup.id, "cancelled"))
         for name in [name for name in self._outcomes if name[0] == key]:
             del self._outcomes[name]
+        self._log.forget(key)
         return True
+
+    # -- events ---------------------------------------------------------------------------------
+
+    async def append(self, key: AgentKey, *, epoch: int, events: Chunk) -> None:
+        check_epoch(key, _numbers(self._row(key)), epoch=epoch)
+        self._log.append(key, events)
+
+    async def events(
+        self, key: AgentKey, *, turn_id: str = "", after: int = 0, limit: int = 16
+    ) -> Chunks:
+        self._check_open()
+        return self._log.events(key, turn_id, after, limit)
+
+    async def place(self, key: AgentKey, turn_id: str, seq: int) -> int | None:
+        self._check_open()
+        return self._log.place(key, turn_id, seq)
+
+    async def newest(self, key: AgentKey) -> int:
+        self._check_open()
+        return self._log.newest(key)
+
+    async def prune_events(self, before: float, *, limit: int = 1000) -> int:
+        self._check_open()
+        return self._log.prune(before, limit)
 
     # -- follow-ups -----------------------------------------------------------------------------
 
@@ -216,3 +258,7 @@ class MemoryStore:
     def _check_open(self) -> None:
         if not self._open:
             raise StoreUnavailable("the store is not open")
+
+
+def _numbers(row: Record | None) -> tuple[int, int, bool] | None:
+    return None if row is None else (row.epoch, row.version, row.deleted)

@@ -14,6 +14,9 @@ was accepted, until their retention is over; of a follow-up:
     attempt   how often its turn was begun; counted before the handler runs
     state     accepted, or how it ended; it ends once
 
+And the events of turns, in chunks of consecutive ones of one turn, in the order in which an agent
+said them, until their retention is over. An agent keeps the newest `events_kept` at most.
+
 Every write carries the epoch and the version that the writer holds, and the store refuses it if
 either has moved. So a runtime that was replaced, paused or cut off can do no harm.
 
@@ -34,6 +37,9 @@ from typing import Literal, Protocol
 from innkeeper_server.identity import AgentKey
 
 __all__ = [
+    "EVENTS_KEPT",
+    "Chunk",
+    "Chunks",
     "Followup",
     "FollowupState",
     "Followups",
@@ -44,6 +50,8 @@ __all__ = [
     "Settled",
     "Store",
 ]
+
+EVENTS_KEPT = 10_000  # of each agent, where a store is told nothing else
 
 FollowupState = Literal["accepted", "completed", "failed", "cancelled", "expired", "dead_lettered"]
 
@@ -127,6 +135,27 @@ class Outcome:
     outcome: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Events `first` to `last` of one turn, as they are logged together.
+
+    `data` is bytes that the host alone understands. `ended`: the last one ends the turn.
+    `position`: the number of its last event among all that the agent ever said, counted from 1
+    without holes; 0 before it is logged.
+    """
+
+    turn_id: str
+    epoch: int
+    first: int
+    last: int
+    data: bytes
+    ended: bool = False
+    position: int = 0
+
+
+Chunks = list[Chunk]
+
+
 class Store(Protocol):
     """Agents' states, fenced by epochs. Used on the loop that opened it, which it never blocks."""
 
@@ -139,10 +168,12 @@ class Store(Protocol):
         StoreUnavailable if the accepted calls could not be finished in time.
         """
 
-    async def hydrate(self, key: AgentKey) -> Hydrated:
+    async def hydrate(self, key: AgentKey, *, interrupted: bytes = b"") -> Hydrated:
         """Take the next epoch for the agent, durably, and return what its new writer starts from.
 
-        An agent that never lived is created, with epoch 1. Raises AgentDeleted.
+        An agent that never lived is created, with epoch 1. If the log of events breaks off in the
+        middle of a turn, `interrupted` is what ends it there, as its last event. Raises
+        AgentDeleted.
         """
 
     async def commit(
@@ -153,9 +184,11 @@ class Store(Protocol):
         version: int,
         state: bytes | None,
         settled: Settled | Outcome | None = None,
+        events: Chunk | None = None,
     ) -> int:
         """Keep `state`, durably, and return the new version; both as they were where it is None.
-        In the same transaction the follow-up ends whose turn it was, or the outcome is kept.
+        In the same transaction the follow-up ends whose turn it was, or the outcome is kept, and
+        the last events of the turn are logged.
 
         Raises StaleEpoch if `epoch` or `version` is not the stored one, or if the follow-up has
         ended already, or the key has an outcome; and AgentDeleted.
@@ -185,6 +218,21 @@ class Store(Protocol):
 
         True if the agent lived until now. An id that never lived gets no tombstone.
         """
+
+    async def append(self, key: AgentKey, *, epoch: int, events: Chunk) -> None:
+        """Log events, durably. Raises StaleEpoch if `epoch` is not the stored one, and
+        AgentDeleted."""
+
+    async def events(
+        self, key: AgentKey, *, turn_id: str = "", after: int = 0, limit: int = 16
+    ) -> Chunks:
+        """The oldest chunks behind a position, of an agent or of one of its turns."""
+
+    async def place(self, key: AgentKey, turn_id: str, seq: int) -> int | None:
+        """The number of an event among all that the agent ever said; None if it is not kept."""
+
+    async def newest(self, key: AgentKey) -> int:
+        """The position of the newest chunk; 0 if there is none."""
 
     async def accept(self, followup: Followup) -> Followup:
         """Keep a follow-up, durably, and return it with its seq; or return the one that its agent
@@ -218,6 +266,10 @@ class Store(Protocol):
         """Forget follow-ups and outcomes that ended before that time, `limit` of each at most;
         return how many of the more numerous kind. Passive ones that nobody woke their agent for
         end here, as expired."""
+
+    async def prune_events(self, before: float, *, limit: int = 1000) -> int:
+        """Forget chunks that were logged before that time, `limit` at most; return how many. The
+        newest one of each agent stays, so that its events are counted on."""
 
     async def ping(self) -> None:
         """Return if the data can be read and written now."""

@@ -14,10 +14,14 @@ from typing import TypeVar
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store import events as log
 from innkeeper_server.store import followups, outcomes, statements
 from innkeeper_server.store.database import Database
 from innkeeper_server.store.lane import Lane, Operation, Reader
 from innkeeper_server.store.protocol import (
+    EVENTS_KEPT,
+    Chunk,
+    Chunks,
     Followup,
     Followups,
     Hydrated,
@@ -48,11 +52,13 @@ class SQLiteStore:
         *,
         busy_timeout: float = 5.0,
         max_queued: int = 10_000,
+        events_kept: int = EVENTS_KEPT,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
         self._busy_timeout = busy_timeout
         self._max_queued = max_queued
+        self._kept = events_kept
         self._clock = clock
         self._started: list[Lane] = []
         self._writer: Writer | None = None
@@ -95,8 +101,16 @@ class SQLiteStore:
             raise StoreUnavailable("the store did not finish its work in time")
         self._started = []
 
-    async def hydrate(self, key: AgentKey) -> Hydrated:
-        return await self.write(partial(statements.hydrate, key=key, now=self._clock()))
+    async def hydrate(self, key: AgentKey, *, interrupted: bytes = b"") -> Hydrated:
+        return await self.write(
+            partial(
+                statements.hydrate,
+                key=key,
+                interrupted=interrupted,
+                kept=self._kept,
+                now=self._clock(),
+            )
+        )
 
     async def commit(
         self,
@@ -106,6 +120,7 @@ class SQLiteStore:
         version: int,
         state: bytes | None,
         settled: Settled | Outcome | None = None,
+        events: Chunk | None = None,
     ) -> int:
         return await self.write(
             partial(
@@ -115,9 +130,36 @@ class SQLiteStore:
                 version=version,
                 state=state,
                 settled=settled,
+                events=events,
+                kept=self._kept,
                 now=self._clock(),
             )
         )
+
+    async def append(self, key: AgentKey, *, epoch: int, events: Chunk) -> None:
+        await self.write(
+            partial(
+                statements.append,
+                key=key,
+                epoch=epoch,
+                events=events,
+                kept=self._kept,
+                now=self._clock(),
+            )
+        )
+
+    async def events(
+        self, key: AgentKey, *, turn_id: str = "", after: int = 0, limit: int = 16
+    ) -> Chunks:
+        return await self.query(
+            partial(log.events, key=key, turn_id=turn_id, after=after, limit=limit)
+        )
+
+    async def place(self, key: AgentKey, turn_id: str, seq: int) -> int | None:
+        return await self.query(partial(log.place, key=key, turn_id=turn_id, seq=seq))
+
+    async def newest(self, key: AgentKey) -> int:
+        return await self.query(partial(log.newest, key=key))
 
     async def read(self, key: AgentKey) -> Record | None:
         return await self.query(partial(statements.read, key=key))
@@ -177,6 +219,9 @@ class SQLiteStore:
             partial(followups.prune, before=before, limit=limit, now=self._clock())
         )
         return max(found, await self.write(partial(outcomes.prune, before=before, limit=limit)))
+
+    async def prune_events(self, before: float, *, limit: int = 1000) -> int:
+        return await self.write(partial(log.prune, before=before, limit=limit))
 
     async def ping(self) -> None:
         """Take the lock for writing, and read through both connections."""

@@ -9,17 +9,30 @@ from __future__ import annotations
 import sqlite3
 
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store import events as log
 from innkeeper_server.store import followups, outcomes
 from innkeeper_server.store.faults import Unusable
-from innkeeper_server.store.fencing import check_living, check_writer, stale_outcome
-from innkeeper_server.store.protocol import Hydrated, Outcome, Page, Record, Settled
+from innkeeper_server.store.fencing import check_epoch, check_living, check_writer, stale_outcome
+from innkeeper_server.store.protocol import Chunk, Hydrated, Outcome, Page, Record, Settled
 
-__all__ = ["check", "check_writable", "commit", "delete", "hydrate", "page", "page_query", "read"]
+__all__ = [
+    "append",
+    "check",
+    "check_writable",
+    "commit",
+    "delete",
+    "hydrate",
+    "page",
+    "page_query",
+    "read",
+]
 
 _ONE = "WHERE tenant = ? AND type = ? AND id = ?"
 
 
-def hydrate(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> Hydrated:
+def hydrate(
+    connection: sqlite3.Connection, key: AgentKey, *, interrupted: bytes, kept: int, now: float
+) -> Hydrated:
     row = connection.execute(
         f"SELECT epoch, version, deleted, state, created_at FROM agents {_ONE}", key
     ).fetchone()
@@ -28,6 +41,8 @@ def hydrate(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> Hyd
     epoch, version, deleted, state, created_at = row
     check_living(key, deleted=bool(deleted))
     connection.execute(f"UPDATE agents SET epoch = epoch + 1 {_ONE}", key)
+    if interrupted:
+        log.end_broken_off(connection, key, interrupted, kept=kept, now=now)
     passive = followups.has_passive(connection, key)
     return Hydrated(epoch + 1, version, state, created_at, passive)
 
@@ -49,12 +64,16 @@ def commit(
     version: int,
     state: bytes | None,
     settled: Settled | Outcome | None = None,
+    events: Chunk | None = None,
+    kept: int,
     now: float,
 ) -> int:
     if isinstance(settled, Settled):
         followups.settle_or_fail(connection, key, settled, now=now)
     elif settled is not None and not outcomes.keep(connection, settled, now=now):
         raise stale_outcome(key)
+    if events is not None:
+        log.append(connection, key, events, kept=kept, now=now)
     if state is None:
         _check_writer(connection, key, epoch, version)
         return version
@@ -69,6 +88,20 @@ def commit(
     return version + 1
 
 
+def append(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    *,
+    epoch: int,
+    events: Chunk,
+    kept: int,
+    now: float,
+) -> None:
+    sql = f"SELECT epoch, version, deleted FROM agents {_ONE}"
+    check_epoch(key, connection.execute(sql, key).fetchone(), epoch=epoch)
+    log.append(connection, key, events, kept=kept, now=now)
+
+
 def _check_writer(connection: sqlite3.Connection, key: AgentKey, epoch: int, version: int) -> None:
     sql = f"SELECT epoch, version, deleted FROM agents {_ONE}"
     check_writer(key, connection.execute(sql, key).fetchone(), epoch=epoch, version=version)
@@ -77,6 +110,7 @@ def _check_writer(connection: sqlite3.Connection, key: AgentKey, epoch: int, ver
 def delete(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> bool:
     followups.cancel_all(connection, key, now=now)
     outcomes.forget(connection, key)
+    log.forget(connection, key)
     done = connection.execute(
         "UPDATE agents SET deleted = 1, state = NULL, epoch = epoch + 1, updated_at = ? "
         f"{_ONE} AND deleted = 0",

@@ -7,7 +7,7 @@ from typing import Any
 
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import Followup, Hydrated, MemoryStore, Outcome, Settled
+from innkeeper_server.store import Chunk, Followup, Hydrated, MemoryStore, Outcome, Settled
 from innkeeper_server.store.protocol import Followups
 from innkeeper_server.testing.gates import Gates
 
@@ -21,13 +21,17 @@ class GatedStore(MemoryStore):
         self.gates = gates
         self.fail: dict[str, list[InnkeeperError | None]] = {}
 
-    async def hydrate(self, key: AgentKey) -> Hydrated:
+    async def hydrate(self, key: AgentKey, *, interrupted: bytes = b"") -> Hydrated:
         await self._pass("hydrate")
-        return await super().hydrate(key)
+        return await super().hydrate(key, interrupted=interrupted)
 
     async def commit(self, key: AgentKey, **change: Any) -> int:
         await self._pass("commit")
         return await super().commit(key, **change)
+
+    async def append(self, key: AgentKey, *, epoch: int, events: Chunk) -> None:
+        await self._pass("append")
+        await super().append(key, epoch=epoch, events=events)
 
     async def accept(self, followup: Followup) -> Followup:
         await self._pass("accept")
