@@ -9,6 +9,8 @@ import pytest
 from store_kit import Clock, Gate
 
 from innkeeper_server.store import MemoryStore, SQLiteStore, Store
+from innkeeper_server.store.postgres.store import PostgresStore
+from postgres_kit import Postgres
 
 MakeStore = Callable[[], Store]
 EVENTS_KEPT = 100
@@ -25,12 +27,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "agents.db"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def make_store(request: pytest.FixtureRequest, path: Path, clock: Clock) -> MakeStore:
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def make_store(request: pytest.FixtureRequest, path: Path, clock: Clock) -> MakeStore:
     """Makes a store, yet to be opened, over the same data each time."""
     if request.param == "memory":
         store = MemoryStore(events_kept=EVENTS_KEPT, clock=clock)
         return lambda: store
+    if request.param == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        url = server.url(await server.schema())
+        return lambda: PostgresStore(url, events_kept=EVENTS_KEPT, clock=clock)
     return lambda: SQLiteStore(str(path), events_kept=EVENTS_KEPT, clock=clock)
 
 

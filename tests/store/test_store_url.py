@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from innkeeper_server.store import MemoryStore, SQLiteStore, open_store
+from innkeeper_server.store.postgres.store import PostgresStore
 
 
 def test_memory_is_the_store_that_forgets() -> None:
@@ -52,16 +54,29 @@ def test_another_url_is_refused_by_name(url: str) -> None:
     assert repr(url) in str(refused.value)
 
 
-def test_a_password_in_a_url_is_not_shown() -> None:
+@pytest.mark.parametrize("url", ["postgresql://me@db.example/agents", "postgres:///agents"])
+def test_a_postgresql_database_is_named_as_libpq_names_it(url: str) -> None:
+    assert isinstance(open_store(url), PostgresStore)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://me:secret@db.example/agents",
+        "mysql://db.example/agents?user=me&password=secret&ssl=on",
+    ],
+)
+def test_a_password_in_a_url_is_not_shown(url: str) -> None:
     with pytest.raises(ValueError, match="names no store") as refused:
-        open_store("postgresql://me:secret@db.example/agents")
+        open_store(url)
     assert "secret" not in str(refused.value)
     assert "db.example" in str(refused.value)
 
 
-async def test_odd_characters_in_a_path_are_only_characters(tmp_path: Path) -> None:
-    path = tmp_path / "100%25 of #é & ;.db"
-    store = open_store(f"sqlite:///{path}")
-    await store.open()
-    await store.close()
-    assert path.is_file()
+def test_a_postgresql_url_without_its_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "innkeeper_server.store.postgres.store", None)
+    with pytest.raises(ValueError, match=r"pip install 'innkeeper\[postgresql\]'") as refused:
+        open_store("postgresql://me:secret@db.example/agents")
+    assert "secret" not in str(refused.value)

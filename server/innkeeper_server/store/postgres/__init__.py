@@ -1,0 +1,4 @@
+"""The store for production: a PostgreSQL database, which several hosts may share.
+
+Owns the subpackage; import from its modules.
+"""
