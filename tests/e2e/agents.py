@@ -49,7 +49,20 @@ class Bits(Agent[Seen]):
     """Notes which bits came, and whether one came twice."""
 
     async def followup(self, message: dict[str, int]) -> None:
-        seen, bit = int(self.state.bits, 16), 1 << message["bit"]
+        self._note(message["bit"])
+
+    async def chat(self, message: dict[str, int]) -> AsyncIterator[str]:
+        yield "noting "
+        self._note(message["bit"])
+        yield str(message["bit"])
+
+    @action
+    async def note(self, bit: int) -> int:
+        self._note(bit)
+        return bit
+
+    def _note(self, number: int) -> None:
+        seen, bit = int(self.state.bits, 16), 1 << number
         self.state.twice = self.state.twice or bool(seen & bit)
         self.state.bits = f"{seen | bit:x}"
 

@@ -1,58 +1,20 @@
-"""A real host in a process of its own, as a user starts it."""
+"""A real host in a process of its own, over each kind of store that outlives it."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = "import sys; from innkeeper_server.cli import main; sys.exit(main())"
-FUSE = 60.0  # seconds after which a process that does not answer is ended
+from e2e_kit import Served
 
 
-class Served:
-    """One process that serves; `address` is where."""
-
-    def __init__(self, *flags: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "serve", "--listen", "127.0.0.1:0", *flags],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        assert self.process.stdout is not None
-        fuse = threading.Timer(FUSE, self.process.kill)
-        fuse.start()
-        try:
-            lines = iter(self.process.stdout.readline, "")
-            line = next((line for line in lines if "serving on" in line), "")
-        finally:
-            fuse.cancel()
-        assert line, "the host did not come up"
-        self.address = line.split("serving on ")[1].split()[0].rstrip(",")
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is said, nothing is saved."""
-        self.process.kill()
-        self.process.wait(FUSE)
-
-    def stop(self) -> int:
-        """SIGTERM; return the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(FUSE)
-
-
-def environment() -> dict[str, str]:
-    """As the tests see it, for processes that the tests start."""
-    roots = ":".join(str(ROOT / root) for root in ("protos", "server", "client"))
-    return {**os.environ, "PYTHONPATH": roots}
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store of each kind that outlives a process."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/state.db"
+    return str(request.getfixturevalue("schema_url"))
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ KILLED_EACH = 100  # acknowledged follow-ups
 
 
 async def test_counters_are_what_was_acknowledged_or_one_more_after_a_kill(
-    serve: Callable[..., object], tmp_path: Path
+    serve: Callable[..., object], store_url: str
 ) -> None:
     """Each counter has one call in flight at a time, so its last call is the only one whose
     outcome the kill may have hidden."""
-    flags = ("--agents", AGENTS, "--store", f"sqlite:///{tmp_path}/state.db")
+    flags = ("--agents", AGENTS, "--store", store_url)
     first = serve(*flags)
     acknowledged = [0] * COUNTERS
     left = iter(range(INCREMENTS))
@@ -56,12 +56,12 @@ async def test_counters_are_what_was_acknowledged_or_one_more_after_a_kill(
 
 
 async def test_every_follow_up_that_was_accepted_runs_once_through_kills(
-    serve: Callable[..., object], tmp_path: Path
+    serve: Callable[..., object], store_url: str
 ) -> None:
     """Each adds a bit of its own to a counter, so that the sums tell which ran, and how often. The
     host is killed while it takes and runs them, three times; one that was killed in its handler
     runs again, and its effect is there once all the same."""
-    flags = ("--agents", AGENTS, "--store", f"sqlite:///{tmp_path}/state.db", "--max-attempts", "9")
+    flags = ("--agents", AGENTS, "--store", store_url, "--max-attempts", "9")
     receipts: dict[str, tuple[int, int]] = {}  # the counter and the bit
     bits = [0] * FOLLOWED
     doubtful = [0] * FOLLOWED  # bits whose acceptance the kill may have hidden
@@ -98,9 +98,9 @@ async def test_every_follow_up_that_was_accepted_runs_once_through_kills(
 
 
 async def test_a_stop_and_a_start_keep_every_state(
-    serve: Callable[..., object], tmp_path: Path
+    serve: Callable[..., object], store_url: str
 ) -> None:
-    flags = ("--agents", AGENTS, "--store", f"sqlite:///{tmp_path}/state.db", "--capacity", "2")
+    flags = ("--agents", AGENTS, "--store", store_url, "--capacity", "2")
     first = serve(*flags)
     async with Client(first.address) as client:  # type: ignore[attr-defined]
         for number in range(5):
