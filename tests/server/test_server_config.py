@@ -96,7 +96,7 @@ def test_each_wrong_value_has_a_line_that_says_where_it_comes_from(
         ("listen", "unix:"),
         ("admin_listen", ":80"),
         ("metrics_listen", "unix:/tmp/x"),
-        ("store", "postgres://x"),
+        ("store", "mysql://x"),
         ("capacity", 0),
         ("max_waiting", -1),
         ("start_timeout", 0),
@@ -142,6 +142,6 @@ def test_the_sample_file_names_every_setting_with_its_default() -> None:
 
 def test_a_password_in_a_wrong_url_is_shown_nowhere() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(store="postgresql://me:hun/ter2@db.example/agents")
+        load(store="mysql://me:hun/ter2@db.example/agents")
     assert "postgresql://***@db.example/agents" in str(caught.value)
     assert "ter2" not in str(caught.value)
