@@ -143,5 +143,5 @@ def test_the_sample_file_names_every_setting_with_its_default() -> None:
 def test_a_password_in_a_wrong_url_is_shown_nowhere() -> None:
     with pytest.raises(ConfigError) as caught:
         load(store="mysql://me:hun/ter2@db.example/agents")
-    assert "postgresql://***@db.example/agents" in str(caught.value)
+    assert "mysql://***@db.example/agents" in str(caught.value)
     assert "ter2" not in str(caught.value)
