@@ -54,7 +54,7 @@ async def test_hosts_that_open_an_empty_database_at_once_make_its_schema_once(
     stores = [PostgresStore(schema_url) for _ in range(5)]
     await asyncio.gather(*(store.open() for store in stores))
     connection = await asyncpg.connect(schema_url)
-    assert await schema_version(connection) == 2
+    assert await schema_version(connection) == 3
     await connection.close()
     for number, store in enumerate(stores, 1):
         assert (await store.hydrate(A)).epoch == number

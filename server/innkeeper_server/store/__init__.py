@@ -12,6 +12,8 @@ import re
 from innkeeper_server.store.memory import MemoryStore
 from innkeeper_server.store.protocol import (
     EVENTS_KEPT,
+    Alarm,
+    AlarmChanges,
     Chunk,
     Followup,
     Hydrated,
@@ -25,6 +27,8 @@ from innkeeper_server.store.sqlite import SQLiteStore
 
 __all__ = [
     "EVENTS_KEPT",
+    "Alarm",
+    "AlarmChanges",
     "Chunk",
     "Followup",
     "Hydrated",

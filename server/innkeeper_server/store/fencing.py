@@ -5,10 +5,18 @@ Owns the comparison of a writer's epoch and version with the stored ones, and it
 
 from __future__ import annotations
 
-from innkeeper_server.errors import AgentDeleted, StaleEpoch
+from innkeeper_server.errors import AgentDeleted, StaleEpoch, TooLarge
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store.protocol import ALARMS_KEPT
 
-__all__ = ["check_epoch", "check_living", "check_writer", "stale_followup", "stale_outcome"]
+__all__ = [
+    "check_alarms",
+    "check_epoch",
+    "check_living",
+    "check_writer",
+    "stale_followup",
+    "stale_outcome",
+]
 
 
 def check_living(key: AgentKey, *, deleted: bool) -> None:
@@ -39,6 +47,15 @@ def check_epoch(key: AgentKey, stored: tuple[int, int, bool] | None, *, epoch: i
     if stored_epoch != epoch:
         raise _stale(key, f"its epoch is {stored_epoch}, the writer has {epoch}")
     return stored_version
+
+
+def check_alarms(key: AgentKey, count: int) -> None:
+    """Raise TooLarge if an agent would have so many alarms."""
+    if count > ALARMS_KEPT:
+        raise TooLarge(
+            f"{key} would have {count} alarms; at most {ALARMS_KEPT}",
+            metadata={"agent": str(key), "limit": str(ALARMS_KEPT)},
+        )
 
 
 def stale_followup(key: AgentKey) -> StaleEpoch:

@@ -20,6 +20,7 @@ __all__ = [
     "followup",
     "give_back",
     "has_passive",
+    "is_pending",
     "passive",
     "pending",
     "prune",
@@ -109,6 +110,11 @@ def followup(connection: sqlite3.Connection, id: str) -> Followup | None:
     sql = f"SELECT {_COLUMNS} FROM followups WHERE receipt = ?"
     row = connection.execute(sql, (id,)).fetchone()
     return None if row is None else _read(row)
+
+
+def is_pending(connection: sqlite3.Connection, id: str) -> bool:
+    sql = f"SELECT 1 FROM followups {_ONE_PENDING}"
+    return connection.execute(sql, (id,)).fetchone() is not None
 
 
 def pending(connection: sqlite3.Connection, *, after: int, limit: int) -> list[Followup]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store.alarm_list import AlarmList
 from innkeeper_server.store.chunks import EventLog
 from innkeeper_server.store.fencing import (
+    check_alarms,
     check_epoch,
     check_living,
     check_writer,
@@ -23,6 +25,9 @@ from innkeeper_server.store.fencing import (
 )
 from innkeeper_server.store.protocol import (
     EVENTS_KEPT,
+    Alarm,
+    AlarmChanges,
+    Alarms,
     Chunk,
     Chunks,
     Followup,
@@ -50,6 +55,7 @@ class MemoryStore:
         self._ended: dict[str, Followup] = {}
         self._seq = 0
         self._outcomes: dict[tuple[AgentKey, str], tuple[float, Outcome]] = {}
+        self._alarms = AlarmList()
         self._open = False
 
     async def open(self) -> None:
@@ -81,16 +87,19 @@ class MemoryStore:
         state: bytes | None,
         settled: Settled | Outcome | None = None,
         events: Chunk | None = None,
+        alarms: AlarmChanges | None = None,
     ) -> int:
         row = self._row(key)
         check_writer(key, _numbers(row), epoch=epoch, version=version)
         assert row is not None
+        check_alarms(key, self._alarms.count(key, alarms or {}))
         if isinstance(settled, Settled) and not self._settle(settled):
             raise stale_followup(key)
         if isinstance(settled, Outcome) and not self._keep(settled):
             raise stale_outcome(key)
         if events is not None:
             self._log.append(key, events)
+        self._alarms.change(key, alarms or {})
         if state is None:
             return version
         self._rows[key] = replace(row, version=version + 1, state=state, updated_at=self._clock())
@@ -134,6 +143,7 @@ class MemoryStore:
         for name in [name for name in self._outcomes if name[0] == key]:
             del self._outcomes[name]
         self._log.forget(key)
+        self._alarms.forget(key)
         return True
 
     # -- events ---------------------------------------------------------------------------------
@@ -208,6 +218,32 @@ class MemoryStore:
         self._check_open()
         found = (each for each in self._pending.values() if each.key == key and each.passive)
         return list(itertools.islice(found, limit))
+
+    # -- alarms ---------------------------------------------------------------------------------
+
+    async def alarms(self, key: AgentKey) -> Alarms:
+        self._check_open()
+        return self._alarms.of(key)
+
+    async def due(
+        self, types: Collection[str], *, before: float = float("inf"), limit: int = 100
+    ) -> Alarms:
+        self._check_open()
+        return self._alarms.due(types, before, limit)
+
+    async def fire(self, alarm: Alarm, id: str, *, following: float | None) -> Followup | None:
+        self._check_open()
+        found = self._alarms.fired(alarm)
+        if found is None:
+            return None
+        stored, last = found
+        stands = last in self._pending
+        self._alarms.move(stored, last if stands else id, following)
+        if stands:
+            return None
+        return await self.accept(Followup(id, stored.key, stored.message, self._clock()))
+
+    # -- outcomes -------------------------------------------------------------------------------
 
     async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
         self._check_open()

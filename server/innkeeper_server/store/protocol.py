@@ -17,6 +17,9 @@ was accepted, until their retention is over; of a follow-up:
 And the events of turns, in chunks of consecutive ones of one turn, in the order in which an agent
 said them, until their retention is over. An agent keeps the newest `events_kept` at most.
 
+And one row for each alarm that an agent has set, by its name; at most `ALARMS_KEPT` of one agent.
+An alarm that fires becomes a follow-up, in one transaction.
+
 Every write carries the epoch and the version that the writer holds, and the store refuses it if
 either has moved. So a runtime that was replaced, paused or cut off can do no harm.
 
@@ -31,13 +34,18 @@ Any other exception than those named is a defect.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from innkeeper_server.identity import AgentKey
 
 __all__ = [
+    "ALARMS_KEPT",
     "EVENTS_KEPT",
+    "Alarm",
+    "AlarmChanges",
+    "Alarms",
     "Chunk",
     "Chunks",
     "Followup",
@@ -52,6 +60,7 @@ __all__ = [
 ]
 
 EVENTS_KEPT = 10_000  # of each agent, where a store is told nothing else
+ALARMS_KEPT = 1000  # of each agent
 
 FollowupState = Literal["accepted", "completed", "failed", "cancelled", "expired", "dead_lettered"]
 
@@ -156,6 +165,23 @@ class Chunk:
 Chunks = list[Chunk]
 
 
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One alarm as it is stored. `due` is in seconds of Unix time; `every` is the seconds from one
+    time to the next, None where it fires once. `message` is bytes that the host alone
+    understands, as in `Followup`."""
+
+    key: AgentKey
+    name: str
+    due: float
+    every: float | None
+    message: bytes
+
+
+Alarms = list[Alarm]
+AlarmChanges = Mapping[str, Alarm | None]  # by their names; None cancels
+
+
 class Store(Protocol):
     """Agents' states, fenced by epochs. Used on the loop that opened it, which it never blocks."""
 
@@ -185,13 +211,15 @@ class Store(Protocol):
         state: bytes | None,
         settled: Settled | Outcome | None = None,
         events: Chunk | None = None,
+        alarms: AlarmChanges | None = None,
     ) -> int:
         """Keep `state`, durably, and return the new version; both as they were where it is None.
-        In the same transaction the follow-up ends whose turn it was, or the outcome is kept, and
-        the last events of the turn are logged.
+        In the same transaction the follow-up ends whose turn it was, or the outcome is kept, the
+        last events of the turn are logged, and alarms are set and cancelled.
 
         Raises StaleEpoch if `epoch` or `version` is not the stored one, or if the follow-up has
-        ended already, or the key has an outcome; and AgentDeleted.
+        ended already, or the key has an outcome; AgentDeleted; and TooLarge if the agent would
+        have too many alarms.
         """
 
     async def read(self, key: AgentKey) -> Record | None:
@@ -214,7 +242,7 @@ class Store(Protocol):
 
     async def delete(self, key: AgentKey) -> bool:
         """Leave a tombstone and raise the epoch, so that a living writer is fenced off. Follow-ups
-        that have not ended are cancelled with it.
+        that have not ended are cancelled with it, and alarms.
 
         True if the agent lived until now. An id that never lived gets no tombstone.
         """
@@ -255,6 +283,23 @@ class Store(Protocol):
 
     async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
         """The oldest passive ones of an agent that have not ended."""
+
+    async def alarms(self, key: AgentKey) -> Alarms:
+        """The alarms of an agent, the one that is due first before the others."""
+
+    async def due(
+        self, types: Collection[str], *, before: float = float("inf"), limit: int = 100
+    ) -> Alarms:
+        """Those that are due first, of agents of these types, and until `before`."""
+
+    async def fire(self, alarm: Alarm, id: str, *, following: float | None) -> Followup | None:
+        """Accept the alarm's message as a follow-up with this id, and have the alarm be due again
+        at `following`, or be gone.
+
+        None if it is not due then any more: it was fired, set anew or cancelled, or its agent was
+        deleted. None also while the follow-up of its time before has not ended: that stands for
+        this one too.
+        """
 
     async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
         """What a call with that key came to; None if there was none, or it is kept no longer."""

@@ -8,18 +8,22 @@ Nothing here waits on the event loop for a disk or a lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
 from innkeeper_server.errors import StoreUnavailable
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store import alarms as bells
 from innkeeper_server.store import events as log
 from innkeeper_server.store import followups, outcomes, statements
 from innkeeper_server.store.database import Database
 from innkeeper_server.store.lane import Lane, Operation, Reader
 from innkeeper_server.store.protocol import (
     EVENTS_KEPT,
+    Alarm,
+    AlarmChanges,
+    Alarms,
     Chunk,
     Chunks,
     Followup,
@@ -121,6 +125,7 @@ class SQLiteStore:
         state: bytes | None,
         settled: Settled | Outcome | None = None,
         events: Chunk | None = None,
+        alarms: AlarmChanges | None = None,
     ) -> int:
         return await self.write(
             partial(
@@ -131,6 +136,7 @@ class SQLiteStore:
                 state=state,
                 settled=settled,
                 events=events,
+                alarms=alarms,
                 kept=self._kept,
                 now=self._clock(),
             )
@@ -207,6 +213,19 @@ class SQLiteStore:
 
     async def passive(self, key: AgentKey, *, limit: int = 100) -> Followups:
         return await self.query(partial(followups.passive, key=key, limit=limit))
+
+    async def alarms(self, key: AgentKey) -> Alarms:
+        return await self.query(partial(bells.alarms, key=key))
+
+    async def due(
+        self, types: Collection[str], *, before: float = float("inf"), limit: int = 100
+    ) -> Alarms:
+        return await self.query(partial(bells.due, types=types, before=before, limit=limit))
+
+    async def fire(self, alarm: Alarm, id: str, *, following: float | None) -> Followup | None:
+        return await self.write(
+            partial(bells.fire, alarm=alarm, id=id, following=following, now=self._clock())
+        )
 
     async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
         return await self.query(partial(outcomes.outcome, key=key, idempotency_key=idempotency_key))

@@ -9,11 +9,20 @@ from __future__ import annotations
 import sqlite3
 
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.store import alarms as bells
 from innkeeper_server.store import events as log
 from innkeeper_server.store import followups, outcomes
 from innkeeper_server.store.faults import Unusable
 from innkeeper_server.store.fencing import check_epoch, check_living, check_writer, stale_outcome
-from innkeeper_server.store.protocol import Chunk, Hydrated, Outcome, Page, Record, Settled
+from innkeeper_server.store.protocol import (
+    AlarmChanges,
+    Chunk,
+    Hydrated,
+    Outcome,
+    Page,
+    Record,
+    Settled,
+)
 
 __all__ = [
     "append",
@@ -65,6 +74,7 @@ def commit(
     state: bytes | None,
     settled: Settled | Outcome | None = None,
     events: Chunk | None = None,
+    alarms: AlarmChanges | None = None,
     kept: int,
     now: float,
 ) -> int:
@@ -74,6 +84,8 @@ def commit(
         raise stale_outcome(key)
     if events is not None:
         log.append(connection, key, events, kept=kept, now=now)
+    if alarms:
+        bells.change(connection, key, alarms)
     if state is None:
         _check_writer(connection, key, epoch, version)
         return version
@@ -111,6 +123,7 @@ def delete(connection: sqlite3.Connection, key: AgentKey, *, now: float) -> bool
     followups.cancel_all(connection, key, now=now)
     outcomes.forget(connection, key)
     log.forget(connection, key)
+    bells.forget(connection, key)
     done = connection.execute(
         "UPDATE agents SET deleted = 1, state = NULL, epoch = epoch + 1, updated_at = ? "
         f"{_ONE} AND deleted = 0",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import asyncpg
@@ -23,6 +23,9 @@ from innkeeper_server.store.postgres.migrate import migrate
 from innkeeper_server.store.postgres.writer import Writer
 from innkeeper_server.store.protocol import (
     EVENTS_KEPT,
+    Alarm,
+    AlarmChanges,
+    Alarms,
     Chunk,
     Chunks,
     Followup,
@@ -45,6 +48,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 FORGOTTEN = 7 * 86_400.0  # seconds; a writer that was not seen for so long has no open question
 
 _AGENT = "tenant = $1 AND type = $2 AND id = $3"
+_ALARM = "tenant, type, id, name, due, every, message"
 
 
 class PostgresStore:
@@ -135,6 +139,7 @@ class PostgresStore:
         state: bytes | None,
         settled: Settled | Outcome | None = None,
         events: Chunk | None = None,
+        alarms: AlarmChanges | None = None,
     ) -> int:
         write = writes.commit(
             key,
@@ -143,6 +148,7 @@ class PostgresStore:
             state=state,
             settled=settled,
             events=events,
+            alarms=alarms,
             kept=self._kept,
             now=self._clock(),
         )
@@ -224,7 +230,7 @@ class PostgresStore:
         sql = f"SELECT max(position) FROM events WHERE {_AGENT}"
         return await self._read("fetchval", sql, *key) or 0
 
-    # -- follow-ups and outcomes ----------------------------------------------------------------
+    # -- follow-ups -----------------------------------------------------------------------------
 
     async def accept(self, followup: Followup) -> Followup:
         kept: Followup = await self._write(writes.accept(followup))
@@ -262,6 +268,34 @@ class PostgresStore:
             limit,
         )
         return [writes.read_followup(row) for row in rows]
+
+    # -- alarms ---------------------------------------------------------------------------------
+
+    async def alarms(self, key: AgentKey) -> Alarms:
+        rows = await self._read(
+            "fetch", f"SELECT {_ALARM} FROM alarms WHERE {_AGENT} ORDER BY due, name", *key
+        )
+        return [_alarm(row) for row in rows]
+
+    async def due(
+        self, types: Collection[str], *, before: float = float("inf"), limit: int = 100
+    ) -> Alarms:
+        rows = await self._read(
+            "fetch",
+            f"SELECT {_ALARM} FROM alarms WHERE due <= $1 AND type = ANY($2::text[]) "
+            "ORDER BY due, tenant, type, id, name LIMIT $3",
+            before,
+            list(types),
+            limit,
+        )
+        return [_alarm(row) for row in rows]
+
+    async def fire(self, alarm: Alarm, id: str, *, following: float | None) -> Followup | None:
+        write = writes.fire(alarm, id, following=following, now=self._clock())
+        fired: Followup | None = await self._write(write)
+        return fired
+
+    # -- outcomes -------------------------------------------------------------------------------
 
     async def outcome(self, key: AgentKey, idempotency_key: str) -> Outcome | None:
         row = await self._read(
@@ -355,3 +389,8 @@ def _numbered(sql: str) -> str:
     parts = sql.split("?")
     marked = "".join(f"{part}${number}" for number, part in enumerate(parts[:-1], 1))
     return (marked + parts[-1]).replace("deleted = 0", "NOT deleted")
+
+
+def _alarm(row: asyncpg.Record) -> Alarm:
+    tenant, type, id, *rest = row
+    return Alarm(AgentKey(tenant, type, id), *rest)

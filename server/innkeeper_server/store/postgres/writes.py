@@ -1,11 +1,13 @@
 """The writing calls of the store: what each sends, and what its row means.
 
-Owns one `Write` for each function of `migrations/postgresql/0002_writes.sql`. A group of calls of
+Owns one `Write` for each function of `migrations/postgresql` that the store calls. A group of calls of
 one kind is one statement: the arguments go as arrays, and each call gets its own row.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +15,22 @@ from typing import Any
 from innkeeper_server.errors import AgentDeleted
 from innkeeper_server.identity import AgentKey
 from innkeeper_server.store.fencing import (
+    check_alarms,
     check_living,
     check_writer,
     stale_followup,
     stale_outcome,
 )
-from innkeeper_server.store.protocol import Chunk, Followup, Hydrated, Outcome, Settled
+from innkeeper_server.store.protocol import (
+    ALARMS_KEPT,
+    Alarm,
+    AlarmChanges,
+    Chunk,
+    Followup,
+    Hydrated,
+    Outcome,
+    Settled,
+)
 
 __all__ = [
     "Write",
@@ -27,6 +39,7 @@ __all__ = [
     "begin",
     "commit",
     "delete",
+    "fire",
     "give_back",
     "hydrate",
     "keep",
@@ -48,10 +61,15 @@ class Write:
 
 _KEY = "text, text, text"
 _CHUNK = "text, bigint, bigint, bigint, bool, bytea"
+_COMMIT = (
+    f"{_KEY}, bigint, bigint, bytea, text, text, bytea, text, bytea, text, bytea, "
+    f"{_CHUNK}, bigint, float8"
+)
 _TYPES = {
     "hydrate": f"{_KEY}, bytea, bigint, float8",
-    "commit": f"{_KEY}, bigint, bigint, bytea, text, text, bytea, text, bytea, text, bytea, "
-    f"{_CHUNK}, bigint, float8",
+    "commit": _COMMIT,
+    "commit_alarms": f"{_COMMIT}, text, bigint",
+    "fire": f"{_KEY}, text, float8, float8, text, float8",
     "append": f"{_KEY}, bigint, {_CHUNK}, bigint, float8",
     "delete": f"{_KEY}, float8",
     "accept": f"text, {_KEY}, bytea, float8, float8, bool, text, bytea",
@@ -96,6 +114,7 @@ def commit(
     state: bytes | None,
     settled: Settled | Outcome | None,
     events: Chunk | None,
+    alarms: AlarmChanges | None,
     kept: int,
     now: float,
 ) -> Write:
@@ -116,9 +135,15 @@ def commit(
         return version if state is None else version + 1
 
     chunk = _NO_CHUNK if events is None else _of_chunk(events)
-    return Write(
-        "commit", (*key, epoch, version, state, *ended, *known, *chunk, kept, now), meaning
-    )
+    arguments = (*key, epoch, version, state, *ended, *known, *chunk, kept, now)
+    if not alarms:
+        return Write("commit", arguments, meaning)
+    return Write("commit_alarms", (*arguments, _of_changes(alarms), ALARMS_KEPT), meaning)
+
+
+def fire(alarm: Alarm, id: str, *, following: float | None, now: float) -> Write:
+    arguments = (*alarm.key, alarm.name, alarm.due, following, id, now)
+    return Write("fire", arguments, lambda row: None if row is None else read_followup(row))
 
 
 def append(key: AgentKey, *, epoch: int, events: Chunk, kept: int, now: float) -> Write:
@@ -205,6 +230,22 @@ def _of_chunk(chunk: Chunk) -> tuple[Any, ...]:
     return chunk.turn_id, chunk.epoch, chunk.first, chunk.last, chunk.ended, chunk.data
 
 
+def _of_changes(changes: AlarmChanges) -> str:
+    return json.dumps(
+        [
+            {"name": name}
+            if alarm is None
+            else {
+                "name": name,
+                "due": alarm.due,
+                "every": alarm.every,
+                "message": base64.b64encode(alarm.message).decode(),
+            }
+            for name, alarm in changes.items()
+        ]
+    )
+
+
 def _check(key: AgentKey, row: Row | None, epoch: int, version: int) -> None:
     """Raise what the row says that a writer was refused with, in every store's words."""
     assert row is not None, "a write without a word on it"
@@ -213,6 +254,8 @@ def _check(key: AgentKey, row: Row | None, epoch: int, version: int) -> None:
         raise stale_followup(key)
     if refused == "outcome":
         raise stale_outcome(key)
+    if refused == "alarms":
+        check_alarms(key, stored)
     found = {
         "": (epoch, version, False),
         "missing": None,
