@@ -31,6 +31,7 @@ LAYERS = [
         "live",
         "repeats",
         "followups",
+        "alarms",
         "forgetting",
         "visits",
         "following",

@@ -8,16 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from innkeeper_server.agent import Agent, Turn, action
+    from innkeeper_server.agent import Agent, Alarm, Turn, action
     from innkeeper_server.content import Blob
     from innkeeper_server.errors import AgentError
     from innkeeper_server.events import Custom
 
-__all__ = ["Agent", "AgentError", "Blob", "Custom", "Turn", "action"]
+__all__ = ["Agent", "AgentError", "Alarm", "Blob", "Custom", "Turn", "action"]
 
 _HOMES = {
     "Agent": "agent",
     "AgentError": "errors",
+    "Alarm": "agent",
     "Blob": "content",
     "Custom": "events",
     "Turn": "agent",

@@ -11,8 +11,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextvars import ContextVar
+from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, overload
 
 from typing_extensions import TypeVar
 
@@ -22,11 +23,13 @@ from innkeeper_server.identity import AgentKey
 
 if TYPE_CHECKING:
     from innkeeper_server.journal import Journal, TurnLog
+    from innkeeper_server.store import Alarm as StoredAlarm
 
 __all__ = [
     "ACTION_MARK",
     "Agent",
     "AgentHandle",
+    "Alarm",
     "HostPort",
     "Turn",
     "action",
@@ -49,12 +52,13 @@ _RELAY_SECONDS = 60.0
 class Turn:
     """One piece of work that an agent does, from its first step to its commit.
 
-    `kind`: invoke, chat, followup, message, call or update. `deadline`: the caller's, in seconds on
-    the loop's clock, or None. `chain`: the agents through which a nested call came, outermost
+    `kind`: invoke, chat, followup, alarm, message or update. `deadline`: the caller's, in seconds
+    on the loop's clock, or None. `chain`: the agents through which a nested call came, outermost
     first, this one last. `last_seq`: the number of the last event, 0 before the first.
     """
 
     __slots__ = (
+        "alarms",
         "cancel_requested",
         "chain",
         "deadline",
@@ -103,6 +107,7 @@ class Turn:
         self.ended = False  # its handler has returned; it can say nothing more
         self.journal = journal  # where there is a log of events
         self.log: TurnLog | None = None  # once it says something
+        self.alarms: dict[str, StoredAlarm | None] | None = None  # to be set and cancelled with it
         self.loop = loop  # through which a handler in a thread says something
 
     def __repr__(self) -> str:
@@ -173,6 +178,16 @@ current_turn: ContextVar[Turn] = ContextVar("innkeeper_turn")
 starting: ContextVar[AgentKey | None] = ContextVar("innkeeper_starting", default=None)
 
 
+class Alarm(NamedTuple):
+    """An alarm that an agent has set: when it is `due` next, in UTC; the time from one to the next,
+    or None where it comes once; and the message that comes."""
+
+    name: str
+    due: datetime
+    every: timedelta | None
+    message: Content
+
+
 class AgentHandle(Protocol):
     """Another agent, as seen from inside one. Calls carry the chain of callers along: one that
     would wait for itself raises CallCycle at once."""
@@ -202,6 +217,22 @@ class HostPort(Protocol):
     ) -> asyncio.Task[Result]:
         """Background work that keeps this agent resident until it ends."""
 
+    def set_alarm(
+        self,
+        when: float | timedelta | datetime,
+        message: Content,
+        *,
+        name: str = "",
+        every: float | timedelta | None = None,
+    ) -> str:
+        """As `Agent.set_alarm`."""
+
+    def cancel_alarm(self, name: str) -> None:
+        """As `Agent.cancel_alarm`."""
+
+    async def alarms(self) -> list[Alarm]:
+        """As `Agent.alarms`."""
+
 
 class Agent(Generic[State]):
     """Base of every agent. `State` is a pydantic model, a dataclass, dict, or None for no state;
@@ -213,7 +244,8 @@ class Agent(Generic[State]):
     * `invoke(self, ...)`: the action that is meant where a caller names none;
     * `chat(self, message)`: an async generator (text is a piece of the reply, anything else an
       event), or a coroutine or plain method that returns the whole reply;
-    * `followup(self, message)`: as chat, for what runs later with nobody listening (default: chat);
+    * `followup(self, message)`: as chat, for what runs later with nobody listening, and for alarms
+      (default: chat);
     * `on_message(self, message)`: as chat, for a session's messages (default: chat).
 
     `self.state` is committed when a handler returns and put back when it raises. Keep no references
@@ -255,6 +287,36 @@ class Agent(Generic[State]):
     ) -> asyncio.Task[Result]:
         """Start background work that keeps this agent resident until it ends."""
         return self.host.spawn(job, name=name)
+
+    def set_alarm(
+        self,
+        when: float | timedelta | datetime,
+        message: Content,
+        *,
+        name: str = "",
+        every: float | timedelta | None = None,
+    ) -> str:
+        """Have `followup` called with the message later, whatever happens until then: the alarm is
+        kept in the turn's own commit, and outlives evictions and restarts. Returns its name.
+
+        `when`: seconds from now, a timedelta, or a datetime with a time zone; what is past is due
+        at once. `every`, 1 second or more: it comes again and again; the times that nobody could
+        keep, because the host was down or the one before had not ended, come as one. `name`: takes
+        the place of an alarm that has it; by default it gets a name of its own.
+
+        Raises RuntimeError outside of a turn, ValueError for a time that cannot be or a message
+        that the agent does not take, TypeError for one that cannot travel.
+        """
+        return self.host.set_alarm(when, message, name=name, every=every)
+
+    def cancel_alarm(self, name: str) -> None:
+        """Have an alarm not come any more, if there is one; in a turn only, and with its commit.
+        What has come already, and waits for its turn, stays."""
+        self.host.cancel_alarm(name)
+
+    async def alarms(self) -> list[Alarm]:
+        """The agent's alarms, what this turn has changed included; the next one first."""
+        return await self.host.alarms()
 
     async def on_start(self) -> None:
         """Called after the state is there and before the first turn. Bounded by the host."""

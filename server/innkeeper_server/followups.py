@@ -40,7 +40,7 @@ from innkeeper_server.errors import (
     WorkCancelled,
 )
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.letters import read_message, write_error, write_message
+from innkeeper_server.letters import Letter, read_message, write_error, write_message
 from innkeeper_server.limits import Limits
 from innkeeper_server.live import Live
 from innkeeper_server.mailbox import Call, Envelope, Stage
@@ -131,7 +131,7 @@ class Followups:
             idempotency_key=idempotency_key,
             fingerprint=fingerprint("followup", "", message) if idempotency_key else b"",
         )
-        envelope = self._envelope(record, message, call)
+        envelope = self._envelope(record, Letter(message, call))
         if self._is_full(key):
             raise MailboxFull(
                 f"the mailbox of {key} is full: {self._limits.mailbox_size} wait already",
@@ -160,6 +160,13 @@ class Followups:
             self._fall_behind(kept.seq - 1)
         else:
             self._run(Live(self, kept), envelope)
+
+    def take(self, kept: Followup) -> None:
+        """Run one that the store has accepted without this door: an alarm that fired."""
+        if self._behind or self._taking is not None or not self._has_room():
+            self._fall_behind(kept.seq - 1)
+        else:
+            self._take_up(kept)
 
     def _answer_again(self, kept: Followup, record: Followup, envelope: Envelope) -> None:
         """There is one with the same key: its receipt is the answer, if it is the same one."""
@@ -225,8 +232,7 @@ class Followups:
         """An envelope for a follow-up that was read from the store; None if nobody takes it."""
         record = live.record
         try:
-            message, call = read_message(record.message)
-            envelope = self._envelope(record, message, call)
+            envelope = self._envelope(record, read_message(record.message))
         except UnknownAgentType:
             log.warning("follow-up %s waits for a host that serves %s", record.id, record.key.type)
         except (InvalidRequest, NoHandler) as error:  # the agent's code takes it no more
@@ -237,17 +243,16 @@ class Followups:
             return envelope
         return None
 
-    def _envelope(self, record: Followup, message: Content, call: Call) -> Envelope:
+    def _envelope(self, record: Followup, letter: Letter) -> Envelope:
         key = record.key
-        work = self._registry.resolve(key.type).bind_followup(message)
+        work = self._registry.resolve(key.type).bind_followup(letter.message)
         # Its sender waits for acceptance only, so the sender's deadline and chain end there.
-        call = call._replace(deadline=None, chain=())
+        call = letter.call._replace(deadline=None, chain=())
+        kind = ("alarm", LeaseKind.TIMER) if letter.alarm else ("followup", LeaseKind.ENVELOPE)
         expires_at = record.expires_at
         if expires_at is not None:
             expires_at = self._loop.time() + expires_at - self._clock()
-        return Envelope(
-            record.id, key, work, call, "followup", LeaseKind.ENVELOPE, expires_at=expires_at
-        )
+        return Envelope(record.id, key, work, call, *kind, expires_at=expires_at)
 
     def _run(self, live: Live, envelope: Envelope) -> None:
         if not live.record.passive:
@@ -345,8 +350,8 @@ class Followups:
             before.agent,
             before.work,
             before.call,
-            "followup",
-            LeaseKind.ENVELOPE,
+            before.kind,
+            before.lease_kind,
             expires_at=before.expires_at,
         )
         envelope.kept = True

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from innkeeper_server import explain
+from innkeeper_server.alarms import Alarms
 from innkeeper_server.calls import CallGraph
 from innkeeper_server.cancelling import CancelledWork, CancelScope, cancel_work
 from innkeeper_server.content import Content, JsonValue
@@ -89,20 +90,23 @@ class Host:
         self.operators = Operators(self.driver, self.limits)
         self.drains = Drain(self.driver, self.operators, self.limits)
         self.followups = Followups(self.driver, self.turns, registry, store, self.limits, clock)
+        self.alarm_clock = Alarms(self.driver, self.turns, self.followups, registry, store, clock)
         self.repeats = Repeats(self.driver, self.turns, store)
         self.forgetting = Forgetting(self.driver, store, self.limits, clock)
         self.drains.listeners.append(self._on_draining)
         self._numbers = itertools.count(1)
 
     async def start(self) -> None:
-        """Open the store, and take up the follow-ups that were accepted before."""
+        """Open the store, and take up the follow-ups and the alarms that were accepted before."""
         await self.store.open()
         self.followups.start()
+        self.alarm_clock.start()
         self.forgetting.start()
 
     def _on_draining(self, begins: bool) -> None:
         if not begins:
             self.followups.go_on()
+            self.alarm_clock.start()
 
     async def close(self) -> bool:
         """Take no more, cut what still runs, close the store; True if nothing had to be cut.
@@ -113,6 +117,7 @@ class Host:
             async for _ in self.drains.run(0.0):
                 pass
         clean = self.drains.report is not None and self.drains.report.clean
+        self.alarm_clock.close()
         self.followups.close()
         self.forgetting.close()
         clean = await self.driver.finish_tasks(self.limits.stop_timeout) and clean

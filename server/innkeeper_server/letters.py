@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from innkeeper_server import errors
 from innkeeper_server.content import Blob, Content
@@ -27,6 +27,7 @@ from innkeeper_server.mailbox import Call
 from innkeeper_server.store import Chunk
 
 __all__ = [
+    "Letter",
     "interruption",
     "read_error",
     "read_events",
@@ -41,21 +42,30 @@ __all__ = [
 ]
 
 
-def write_message(message: Content, call: Call) -> bytes:
-    """A message, and who sent it."""
+class Letter(NamedTuple):
+    """A message, who sent it, and the alarm that it comes from, if it does from one."""
+
+    message: Content
+    call: Call
+    alarm: str = ""
+
+
+def write_message(message: Content, call: Call, alarm: str = "") -> bytes:
+    """A letter."""
     sender = {
         "principal": call.principal,
         "tenant": call.tenant,
         "request_id": call.request_id,
         "metadata": dict(call.metadata),
     }
-    return _bytes({"message": written(message), "call": sender})
+    letter = {"message": written(message), "call": sender}
+    return _bytes({**letter, "alarm": alarm} if alarm else letter)
 
 
-def read_message(data: bytes) -> tuple[Content, Call]:
+def read_message(data: bytes) -> Letter:
     """What `write_message` wrote."""
     found = json.loads(data)
-    return _read(found["message"]), Call(**found["call"])
+    return Letter(_read(found["message"]), Call(**found["call"]), found.get("alarm", ""))
 
 
 def write_output(output: Content) -> bytes:

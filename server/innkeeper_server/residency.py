@@ -46,7 +46,7 @@ from innkeeper_server.slots import (
 Effects = list[Effect]
 
 # Work of agents that were admitted already: a drain lets it in, so that they can finish.
-_INNER = frozenset({LeaseKind.CALL, LeaseKind.JOB, LeaseKind.ENVELOPE})
+_INNER = frozenset({LeaseKind.CALL, LeaseKind.JOB, LeaseKind.ENVELOPE, LeaseKind.TIMER})
 
 
 class Account(Leaving):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from innkeeper_server.content import Content
 from innkeeper_server.errors import InnkeeperError, TooLarge
 from innkeeper_server.faults import handler_failed
 from innkeeper_server.identity import AgentKey
@@ -19,16 +21,40 @@ from innkeeper_server.signals import Signal
 from innkeeper_server.slots import Lease
 
 if TYPE_CHECKING:
-    from innkeeper_server.agent import AgentHandle
+    from innkeeper_server.agent import AgentHandle, Alarm
     from innkeeper_server.registry import AgentType
-    from innkeeper_server.store import Chunk, Outcome, Settled, Store
+    from innkeeper_server.store import AlarmChanges, Chunk, Outcome, Settled, Store
     from innkeeper_server.visits import Connection
 
 T = TypeVar("T")
 
 
+class AlarmClock(Protocol):
+    """What keeps the alarms of all agents."""
+
+    def set(
+        self,
+        runtime: Runtime,
+        when: float | timedelta | datetime,
+        message: Content,
+        name: str,
+        every: float | timedelta | None,
+    ) -> str:
+        """Have its turn set an alarm; return its name."""
+
+    def cancel(self, name: str) -> None:
+        """Have the turn that runs cancel an alarm."""
+
+    async def of(self, runtime: Runtime) -> list[Alarm]:
+        """Its agent's alarms."""
+
+
 class Port(Protocol):
     """What a life needs from its host."""
+
+    @property
+    def alarm_clock(self) -> AlarmClock:
+        """Where its alarms are set."""
 
     def nested(self, runtime: Runtime, type: str, id: str) -> AgentHandle:
         """A handle on another agent of the same tenant."""
@@ -104,6 +130,25 @@ class Runtime:
         """Background work that keeps this agent resident until it ends."""
         return self.port.spawn(self, job, name)
 
+    def set_alarm(
+        self,
+        when: float | timedelta | datetime,
+        message: Content,
+        *,
+        name: str = "",
+        every: float | timedelta | None = None,
+    ) -> str:
+        """As `Agent.set_alarm`."""
+        return self.port.alarm_clock.set(self, when, message, name, every)
+
+    def cancel_alarm(self, name: str) -> None:
+        """As `Agent.cancel_alarm`."""
+        self.port.alarm_clock.cancel(name)
+
+    async def alarms(self) -> list[Alarm]:
+        """As `Agent.alarms`."""
+        return await self.port.alarm_clock.of(self)
+
     # State.
 
     def restored(self, state: bytes | None) -> None:
@@ -137,12 +182,13 @@ class Runtime:
         state: bytes | None,
         settled: Settled | Outcome | None = None,
         events: Chunk | None = None,
+        alarms: AlarmChanges | None = None,
     ) -> None:
-        """Commit a state, and with it how a follow-up ended and what a turn said last. Cannot be
-        cut half-way: a commit that was begun is seen to its end, so what memory holds and what the
-        store holds never part."""
+        """Commit a state, and with it how a follow-up ended, what a turn said last, and which
+        alarms it changed. Cannot be cut half-way: a commit that was begun is seen to its end, so
+        what memory holds and what the store holds never part."""
         assert self.saving is None, "two commits at once"
-        commit = self._commit(store, state, settled, events)
+        commit = self._commit(store, state, settled, events, alarms)
         self.saving = asyncio.get_running_loop().create_task(commit)
         await finished(self.saving)
 
@@ -171,6 +217,7 @@ class Runtime:
         state: bytes | None,
         settled: Settled | Outcome | None,
         events: Chunk | None,
+        alarms: AlarmChanges | None,
     ) -> None:
         try:
             self.version = await store.commit(
@@ -180,6 +227,7 @@ class Runtime:
                 state=state,
                 settled=settled,
                 events=events,
+                alarms=alarms,
             )
             if state is not None:
                 self.committed = self.known = state

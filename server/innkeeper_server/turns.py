@@ -34,7 +34,7 @@ from innkeeper_server.mailbox import Envelope, Stage
 from innkeeper_server.patience import Patience
 from innkeeper_server.runtime import Runtime
 from innkeeper_server.slots import Lease
-from innkeeper_server.store import Store
+from innkeeper_server.store import AlarmChanges, Chunk, Store
 
 log = logging.getLogger("innkeeper.host")
 
@@ -76,6 +76,8 @@ class Turns:
         self._numbers = itertools.count(1)  # of envelopes, by their submission
         # Told when a runtime with passive follow-ups has other work; set once.
         self.on_passive: Callable[[Runtime], None]
+        # Told of the alarms that a turn has set; set once.
+        self.on_alarms: Callable[[AlarmChanges], None]
         self._loop = asyncio.get_running_loop()
         # Every turn starts from this context, so that none inherits another's variables.
         self._context = contextvars.copy_context()
@@ -313,15 +315,18 @@ class Turns:
             envelope.committing = True
             state = runtime.changed(self._limits.max_state_bytes)
             turn = envelope.turn
-            if turn is not None and turn.log is not None:
+            assert turn is not None, "an output without a turn"
+            events: Chunk | None = None
+            if turn.log is not None:
                 events = await turn.log.rest(Completed(output))
-                settled = None if durable is None else durable.completed(output)
-                await runtime.write(self._store, state, settled, events)
+            settled = None if durable is None else durable.completed(output)
+            alarms = turn.alarms
+            if state is not None or settled is not None or events is not None or alarms is not None:
+                await runtime.write(self._store, state, settled, events, alarms)
+            if turn.log is not None:
                 turn.log.told()
-            elif durable is not None:
-                await runtime.write(self._store, state, durable.completed(output))
-            elif state is not None:
-                await runtime.write(self._store, state)
+            if alarms is not None:
+                self.on_alarms(alarms)
         except InnkeeperError as error:
             self.undo(runtime, error)
             raise

@@ -61,6 +61,16 @@ class Bits(Agent[Seen]):
         self._note(bit)
         return bit
 
+    @action
+    async def remind(self, bit: int) -> None:
+        """Have it noted some time soon: perhaps by another host."""
+        self.set_alarm(bit % 5 / 10, {"bit": bit}, name=f"bit {bit}")
+
+    @action
+    async def waiting(self) -> int:
+        """How many alarms have yet to come."""
+        return len(await self.alarms())
+
     def _note(self, number: int) -> None:
         seen, bit = int(self.state.bits, 16), 1 << number
         self.state.twice = self.state.twice or bool(seen & bit)

@@ -1,9 +1,10 @@
 """Hosts that are killed again and again under mixed load, over one store: everything that was
 accepted has one end and one effect.
 
-Each worker has an agent of its own and gives it numbered pieces of work, by every ingress, each
-with an idempotency key. Where a kill hides an answer, the same piece is given to the next host
-under the same key. So in the end every number that was ever given must have been noted, once.
+Each worker has an agent of its own and gives it numbered pieces of work, by every ingress and by
+alarms, each with an idempotency key. Where a kill hides an answer, the same piece is given to the
+next host under the same key. So in the end every number that was ever given must have been noted,
+once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CAPACITY = 6  # fewer than agents: evictions take part
 MOST_BETWEEN = 60  # acknowledged pieces between two kills
 ONCE = Retry(attempts=1)
 FUSE = 1800.0  # seconds; only a defect burns it
+
+KINDS = ("invoke", "followup", "chat", "passive", "alarm")
 
 Serve = Callable[..., Served]
 Report = list[str]
@@ -58,9 +61,11 @@ class Audit:
     async def give(self, client: Client, worker: int, number: int) -> None:
         """One piece, by the ingress that its number stands for."""
         agent, key = client.agent("bits", f"b{worker}"), f"k{number}"
-        kind = ("invoke", "followup", "chat", "passive")[(number * 7 + self.seed) % 4]
+        kind = KINDS[(number * 7 + self.seed) % len(KINDS)]
         if kind == "invoke":
             assert await agent.invoke("note", bit=number, idempotency_key=key) == number
+        elif kind == "alarm":
+            await agent.invoke("remind", bit=number, idempotency_key=key)
         elif kind == "chat":
             text = ""
             async with agent.chat({"bit": number}, idempotency_key=key) as reply:
@@ -102,12 +107,24 @@ class Audit:
                     await client.agent("bits", f"b{self.receipts[id][0]}").invoke("get")
                 assert (await client.receipt(id, wait=True)).state == "completed"
             for worker in range(WORKERS):
+                await self.all_alarms(client, worker)
                 bits, twice = await client.agent("bits", f"b{worker}").invoke("get")
                 assert int(bits, 16) == (1 << self.given[worker]) - 1, "lost"
                 assert not twice, "doubled"
         assert self.acknowledged.total() == sum(self.given)
         each = ", ".join(f"{count} {kind}" for kind, count in sorted(self.acknowledged.items()))
         return f"{each}; {self.repeated} repeated after a hidden answer"
+
+    async def all_alarms(self, client: Client, worker: int) -> None:
+        """Until none waits, and what they became has been done: a follow-up behind them has."""
+        agent = client.agent("bits", f"b{worker}")
+        while await agent.invoke("waiting"):
+            pass
+        last = self.given[worker]
+        self.given[worker] += 1
+        left = await agent.followup({"bit": last})
+        assert (await client.receipt(left.receipt_id, wait=True)).state == "completed"
+        self.acknowledged["followup"] += 1
 
 
 async def killed(

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 from host_kit import World, settle
 
 from innkeeper_server.errors import AgentDeleted, Evicted, InnkeeperError
+from innkeeper_server.events import TERMINAL, Event
+from innkeeper_server.letters import read_events, read_message
 from innkeeper_server.mailbox import Call, Envelope, Stage
 from innkeeper_server.slots import Phase
 from innkeeper_server.testing import Scene
@@ -38,6 +40,10 @@ class Play:
         self.forced = False  # somebody cuts turns
         self.deleting: set[str] = set()
         self.keyed: set[str] = set()  # texts that are sent more than once, under one key
+        self.reminded: dict[str, dict[str, Envelope]] = {}  # by agent and text: who set the alarm
+        self.followers: list[asyncio.Task[None]] = []  # each hears an agent until the end
+        self.heard: list[tuple[str, list[Event]]] = []  # what they heard
+        self.picked_up: list[list[Event]] = []  # turns as they were heard in two parts
         scene.always(self.check)
 
     @classmethod
@@ -92,6 +98,37 @@ class Play:
         call = self.host.invoke(self.world.key(id), "dirty", {"text": text}, Call())
         await self._until_settled(id, "", call)
 
+    async def remind(self, id: str, text: str) -> None:
+        """A turn that sets an alarm."""
+        call = self.host.invoke(self.world.key(id), "remind", {"text": text}, Call())
+        self.reminded.setdefault(id, {})[text] = call
+        await self._until_settled(id, "", call)
+
+    async def pick_up(self, id: str, text: str) -> None:
+        """Leave a stream behind its first event, and hear the rest of it from the log."""
+        envelope = self._note(id, text, self.world.chat(id, text, on_disconnect="continue"))
+        assert envelope.outbox is not None
+        try:
+            events = await envelope.outbox.read()
+        finally:
+            self.host.caller_left(envelope)
+        if events and not isinstance(events[-1].body, TERMINAL):
+            following, after = self.host.followed(), events[-1].seq
+            async for event in following.turn(envelope.agent, envelope.id, after, Call()):
+                events.append(event)
+            self.picked_up.append(events)
+
+    def follow(self, id: str) -> None:
+        """Hear everything that an agent says, until the end of the play."""
+        heard: list[Event] = []
+        self.heard.append((id, heard))
+
+        async def follower() -> None:
+            async for event in self.host.followed().agent(self.world.key(id), None):
+                heard.append(event)
+
+        self.followers.append(asyncio.ensure_future(follower()))
+
     async def ask(self, id: str, *ids: str) -> None:
         """A chain of nested calls."""
         call = self.host.invoke(self.world.key(id), "ask", {"ids": list(ids)}, Call())
@@ -145,7 +182,8 @@ class Play:
     async def resize(self, capacity: int) -> None:
         self.host.operators.set_capacity(capacity)
 
-    async def delete(self, id: str) -> None:
+    async def delete(self, id: str, after: float = 0.0) -> None:
+        await asyncio.sleep(after)
         self.deleting.add(id)
         await self.host.delete_agent(self.world.key(id))
 
@@ -173,7 +211,11 @@ class Play:
         await asyncio.sleep(BEYOND_EVERYTHING)
         for id in self.sent.keys() | self.before.keys():
             await self._compare(id)
+            await self._check_log(id)
         await self.world.at_rest()
+        for follower in self.followers:
+            follower.cancel()
+        await settle()  # the host may look for alarms at this moment
         assert asyncio.all_tasks() == {asyncio.current_task()}, "a task without an owner"
         for transition in self.host.account.story:
             after = transition.after.value if transition.after else "absent"
@@ -190,6 +232,7 @@ class Play:
         left = {text for all in self.sent.values() for text, e in all if e.kind == "followup"}
         ran = Counter(word for word in self.world.ran if not word.startswith("for "))
         left |= self.keyed
+        left |= {text for texts in self.reminded.values() for text in texts}
         again = [word for word, count in ran.items() if count > 1 and word not in left]
         assert not again, f"8: more than once: {again}"
         if not self.forced:
@@ -209,6 +252,7 @@ class Play:
             own = [word for word in kept if not word.startswith("job") and word not in left]
             assert own == self.before.get(id, []) + told, "8: what was told is not what was kept"
             await self._check_followups(sent, kept)
+            await self._check_alarms(id, kept)
             self._check_repeats(calls, kept)
 
     def _check_repeats(self, calls: list[tuple[str, Envelope]], kept: list[str]) -> None:
@@ -245,6 +289,38 @@ class Play:
         in_order = [text for _, text in sorted(at_once)]
         assert [text for text in kept if text in in_order] == in_order, "out of order"
 
+    async def _check_alarms(self, id: str, kept: list[str]) -> None:
+        """One that was told as set has come and ended; one of a turn that failed never came."""
+        stored = [*self.world.store._pending.values(), *self.world.store._ended.values()]
+        for text, envelope in self.reminded.get(id, {}).items():
+            came = [each for each in stored if read_message(each.message).alarm == text]
+            assert len(came) == (envelope.error is None), f"the alarm {text} came {len(came)} times"
+            states = [each.state for each in came]
+            assert "accepted" not in states, f"the alarm {text} has not ended"
+            assert kept.count(text) == states.count("completed"), f"{text}, {states}: {kept}"
+        assert await self.world.store.alarms(self.world.key(id)) == []
+
+    async def _check_log(self, id: str) -> None:
+        """Each turn is logged from its first event to the one that ends it, without a hole; and
+        whoever followed heard the whole of it, in its order."""
+        if id in self.deleting:
+            return
+        chunks = await self.world.store.events(self.world.key(id), limit=1_000_000)
+        logged = [event for chunk in chunks for event in read_events(chunk)]
+        turns: dict[str, list[Event]] = {}
+        for event in logged:
+            turns.setdefault(event.turn_id, []).append(event)
+        for turn_id, events in turns.items():
+            _check_turn(events, whole="append" not in self.world.store.fail)
+            assert self.host.turns._journal is not None
+            assert not self.host.turns._journal.is_live(turn_id), f"{turn_id} is live for ever"
+        for who, heard in self.heard:
+            assert who != id or _names(heard) == _names(logged), "a follower missed something"
+        for events in self.picked_up:
+            whole = turns.get(events[0].turn_id)
+            if whole is not None and "append" not in self.world.store.fail:
+                assert _names(events) == _names(whole), "what was picked up is not the whole"
+
     def _check_deleted(self, sent: list[tuple[str, Envelope]], kept: list[str]) -> None:
         """Nothing is told as kept after something was refused because the agent is deleted."""
         refused = False
@@ -252,6 +328,18 @@ class Play:
             refused |= isinstance(envelope.error, AgentDeleted)
             assert not refused or envelope.error is not None, f"{text} ran on a deleted agent"
         assert not refused or not kept, f"a deleted agent keeps {kept}"
+
+
+def _names(events: list[Event]) -> list[tuple[str, int]]:
+    return [(event.turn_id, event.seq) for event in events]
+
+
+def _check_turn(events: list[Event], *, whole: bool) -> None:
+    """`whole`: everything that was said could be logged; else its end may stand behind a gap."""
+    events_or_gap = events if whole else events[:-1]
+    assert [event.seq for event in events_or_gap] == list(range(1, len(events_or_gap) + 1)), "hole"
+    ends = [isinstance(event.body, TERMINAL) for event in events]
+    assert ends == [False] * (len(events) - 1) + [True], f"a turn that does not end once: {events}"
 
 
 def any_caller(play: Play, chance: random.Random, number: int) -> Coroutine[Any, Any, None]:
@@ -270,9 +358,11 @@ def any_caller(play: Play, chance: random.Random, number: int) -> Coroutine[Any,
         lambda: play.pin(id),
         lambda: play.unpin(id),
         lambda: play.resize(chance.choice([1, 2])),
+        lambda: play.remind(id, text),
+        lambda: play.pick_up(id, f"{text}x {text}y"),
         lambda: play.delete(id),
         lambda: play.drain(),
     ]
-    weights = [3, 3, 3, 3, 2, 2, 2, 3, 1, 1, 1, 1, 1, 1]
+    weights = [3, 3, 3, 3, 2, 2, 2, 3, 1, 1, 1, 1, 2, 2, 1, 1]
     [kind] = chance.choices(kinds, weights)
     return kind()

@@ -200,6 +200,12 @@ class Guest(Agent[Log]):
         self.spawn(self._job(text, "job"))
 
     @action
+    async def remind(self, text: str) -> None:
+        """Have it done soon."""
+        await self.world.gates[f"remind {text}"].pass_through()
+        self.set_alarm(1.0, text, name=text)
+
+    @action
     async def spawn_late(self, text: str) -> None:
         """Spawn a job, but not at once."""
         await self._step(text)

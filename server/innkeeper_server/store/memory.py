@@ -173,6 +173,9 @@ class MemoryStore:
     # -- follow-ups -----------------------------------------------------------------------------
 
     async def accept(self, followup: Followup) -> Followup:
+        return self._accept(followup)
+
+    def _accept(self, followup: Followup) -> Followup:
         row = self._row(followup.key)
         check_living(followup.key, deleted=row is not None and row.deleted)
         if (known := self._keyed(followup)) is not None:
@@ -241,7 +244,7 @@ class MemoryStore:
         self._alarms.move(stored, last if stands else id, following)
         if stands:
             return None
-        return await self.accept(Followup(id, stored.key, stored.message, self._clock()))
+        return self._accept(Followup(id, stored.key, stored.message, self._clock()))
 
     # -- outcomes -------------------------------------------------------------------------------
 

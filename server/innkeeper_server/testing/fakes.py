@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.identity import AgentKey
-from innkeeper_server.store import Chunk, Followup, Hydrated, MemoryStore, Outcome, Settled
-from innkeeper_server.store.protocol import Followups
+from innkeeper_server.store import (
+    Alarm,
+    Chunk,
+    Followup,
+    Hydrated,
+    MemoryStore,
+    Outcome,
+    Settled,
+)
+from innkeeper_server.store.protocol import Alarms, Followups
 from innkeeper_server.testing.gates import Gates
 
 
 class GatedStore(MemoryStore):
     """A store in memory whose writes pass gates of their names (`hydrate`, `commit` …), and which
-    raises what `fail[operation]` lists: one entry a call, where `None` lets it pass."""
+    raises what `fail[operation]` lists: one entry a call, where `None` lets it pass. What
+    `lost[operation]` lists is raised after the call was made: its answer is lost."""
 
     def __init__(self, gates: Gates) -> None:
         super().__init__(clock=asyncio.get_running_loop().time)
         self.gates = gates
         self.fail: dict[str, list[InnkeeperError | None]] = {}
+        self.lost: dict[str, list[InnkeeperError | None]] = {}
 
     async def hydrate(self, key: AgentKey, *, interrupted: bytes = b"") -> Hydrated:
         await self._pass("hydrate")
@@ -61,7 +72,23 @@ class GatedStore(MemoryStore):
         await self._pass("keep")
         return await super().keep(outcome)
 
+    async def due(
+        self, types: Collection[str], *, before: float = float("inf"), limit: int = 100
+    ) -> Alarms:
+        await self._pass("due")
+        return await super().due(types, before=before, limit=limit)
+
+    async def fire(self, alarm: Alarm, id: str, *, following: float | None) -> Followup | None:
+        await self._pass("fire")
+        fired = await super().fire(alarm, id, following=following)
+        self._lose("fire")
+        return fired
+
     async def _pass(self, operation: str) -> None:
         await self.gates[operation].pass_through()
         if (faults := self.fail.get(operation)) and (fault := faults.pop(0)) is not None:
+            raise fault
+
+    def _lose(self, operation: str) -> None:
+        if (faults := self.lost.get(operation)) and (fault := faults.pop(0)) is not None:
             raise fault

@@ -1,7 +1,7 @@
 """The writing calls of the store: what each sends, and what its row means.
 
-Owns one `Write` for each function of `migrations/postgresql` that the store calls. A group of calls of
-one kind is one statement: the arguments go as arrays, and each call gets its own row.
+Owns one `Write` for each function of `migrations/postgresql` that the store calls. A group of calls
+of one kind is one statement: the arguments go as arrays, and each call gets its own row.
 """
 
 from __future__ import annotations
