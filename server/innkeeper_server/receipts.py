@@ -61,8 +61,9 @@ class Receipts:
                 if followup is None or followup.key.tenant != tenant:
                     raise ReceiptNotFound("there is no such receipt", metadata={"receipt_id": id})
                 left = 0.0 if deadline is None else deadline - asyncio.get_running_loop().time()
-                if followup.settled_at is not None or left <= 0:
-                    return Receipt(followup, self._runs(id))
+                has_ended = followup.settled_at is not None  # the store knows before the turn does
+                if has_ended or left <= 0:
+                    return Receipt(followup, running=not has_ended and self._runs(id))
                 if watch.ended == had_ended:  # else it ended while the store was asked
                     await watch.signal.wait(left)
         finally:

@@ -18,6 +18,7 @@ from innkeeper_server.errors import (
     StoreUnavailable,
 )
 from innkeeper_server.host import Host
+from innkeeper_server.identity import AgentKey
 from innkeeper_server.mailbox import Call, Envelope
 from innkeeper_server.store import Followup
 
@@ -449,6 +450,27 @@ def test_a_receipt_can_be_waited_for_and_is_nobody_elses() -> None:
             with pytest.raises(ReceiptNotFound):
                 await world.host.followups.receipts.get(other, "another tenant")
         assert world.host.followups.receipts._watches == {}
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_a_receipt_tells_the_end_that_the_store_has_before_the_turn_knows_of_it() -> None:
+    async def scenario(world: World) -> None:
+        told, commit = world.gates["commit is told"].shut(), world.store.commit
+
+        async def commit_and_wait(key: AgentKey, **change: Any) -> int:
+            version = await commit(key, **change)
+            await told.pass_through()
+            return version
+
+        world.store.commit = commit_and_wait  # type: ignore[method-assign]
+        [id] = await accepted(world, "a", "one")
+        await told.reached()
+        for deadline in (None, world.host.now() + 5):
+            receipt = await world.host.followups.receipts.get(id, "default", deadline=deadline)
+            assert (receipt.followup.state, receipt.running) == ("completed", False)
+        told.open()
         await world.at_rest()
 
     scene(scenario)
