@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from innkeeper_server.cli import listen, look, steer, talk
+from innkeeper_server.cli import listen, look, steer, store, talk
 from innkeeper_server.cli.demo import demo
 from innkeeper_server.cli.exits import HELP
 from innkeeper_server.cli.serve import serve
@@ -42,6 +42,8 @@ _GROUPS = {
 for _group, _commands in _GROUPS.items():
     for _command in _commands:
         app.command(rich_help_panel=_group)(_command)
+
+app.add_typer(store.app, name="store", rich_help_panel="Run a host")
 
 
 def main() -> None:

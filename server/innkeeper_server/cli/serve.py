@@ -57,7 +57,7 @@ def serve(
         str | None,
         _flag(
             "Where states are kept (default sqlite:///innkeeper.db).",
-            "memory:|sqlite:///PATH",
+            "memory:|sqlite:///PATH|postgresql://…",
             _WHERE,
         ),
     ] = None,
