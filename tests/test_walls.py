@@ -21,6 +21,8 @@ LAYERS = [
     {"arguments", "state", "work", "agent_type", "loading", "registry", "mailbox", "demo"},
     {
         "runtime",
+        "quarantine",
+        "resting",
         "driver",
         "letters",
         "journal",

@@ -7,7 +7,7 @@ what only a caller can see.
      ├─ InvalidRequest        a field of the request is wrong; see `violations`
      ├─ UnknownAgentType, AgentNotFound, AgentDeleted, NoHandler, UnknownMethod
      ├─ CapacityExhausted*, TooManyWaiting*, MailboxFull*, AgentBusy*
-     ├─ Draining*, StillStopping*, StartFailed*, StartTimeout*
+     ├─ Draining*, StillStopping*, StartFailed*, StartTimeout*, Quarantined*
      ├─ StoreUnavailable, Evicted, StaleEpoch     nothing of the turn was kept
      ├─ SlowReader, TooLarge, VersionMismatch, DeadlineExceeded, WorkCancelled
      ├─ CallCycle, CapacityDeadlock, StaleRuntime, AgentOwned, NotResident, SessionProtocol
@@ -156,6 +156,13 @@ class StartTimeout(InnkeeperError):
     """The agent did not start in time."""
 
     reason = "START_TIMEOUT"
+    never_began = True
+
+
+class Quarantined(InnkeeperError):
+    """The agent failed to start several times in a row; `retry_after` tells when it is tried."""
+
+    reason = "QUARANTINED"
     never_began = True
 
 

@@ -166,10 +166,13 @@ class Alarms:
         """Fire those that are due, so many at most; False if there are none."""
         now = self._clock()
         due = await self._store.due(self._types(), before=now, limit=AT_ONCE)
+        newest = self._followups.newest
         faults = await asyncio.gather(*(self._fire(alarm, now) for alarm in due))
         for fault in faults:
             if fault is not None:
-                self._followups.go_on()  # where the outcome is unknown, it may be one by now
+                self._followups.read_on(
+                    newest
+                )  # where the outcome is unknown, it may be one by now
                 raise fault
         return bool(due)
 

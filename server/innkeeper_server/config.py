@@ -97,6 +97,7 @@ class Settings(BaseSettings):
     max_waiting: Annotated[int, Field(ge=0, le=10_000_000)] = _DEFAULTS.max_waiting
     mailbox_size: Count = _DEFAULTS.mailbox_size
     start_timeout: Seconds = _DEFAULTS.start_timeout
+    start_attempts: Annotated[int, Field(ge=1, le=1000)] = _DEFAULTS.start_attempts
     stop_timeout: Seconds = _DEFAULTS.stop_timeout
     drain_timeout: Patience = _DEFAULTS.drain_timeout
     turn_timeout: Seconds = _DEFAULTS.turn_timeout

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from innkeeper_server.errors import InnkeeperError
 from innkeeper_server.faults import host_failed
 from innkeeper_server.identity import AgentKey
+from innkeeper_server.quarantine import Quarantine
 from innkeeper_server.residency import Account
 from innkeeper_server.runtime import Runtime
 from innkeeper_server.signals import Signal
@@ -39,8 +40,9 @@ class Visitor(Protocol):
 class Driver:
     """See the module. The callbacks are set once, by the owner of lives."""
 
-    def __init__(self, account: Account, host_id: str) -> None:
+    def __init__(self, account: Account, host_id: str, quarantine: Quarantine) -> None:
         self.account = account
+        self.quarantine = quarantine
         self.host_id = host_id  # part of every name that must never be used twice
         self.runtimes: dict[int, Runtime] = {}
         self.changed = Signal()  # something in the account moved

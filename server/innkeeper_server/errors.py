@@ -21,6 +21,7 @@ and the seconds after which a retry makes sense.
      ├─ Draining               UNAVAILABLE          the host takes nothing new
      ├─ StillStopping          UNAVAILABLE          an earlier life has not ended
      ├─ StartFailed            UNAVAILABLE          hydration or on_start failed
+     ├─ Quarantined            UNAVAILABLE          it failed to start too often; left alone
      ├─ StoreUnavailable       UNAVAILABLE          the store cannot be used now
      ├─ StartTimeout           DEADLINE_EXCEEDED    the agent did not start in time
      ├─ DeadlineExceeded       DEADLINE_EXCEEDED    the caller's, or the turn's limit
@@ -49,45 +50,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from grpc import StatusCode
-
-__all__ = [
-    "AgentBusy",
-    "AgentDeleted",
-    "AgentError",
-    "AgentNotFound",
-    "AgentOwned",
-    "CallCycle",
-    "CapacityDeadlock",
-    "CapacityExhausted",
-    "DeadLettered",
-    "DeadlineExceeded",
-    "Draining",
-    "Evicted",
-    "HandlerFailed",
-    "IdempotencyMismatch",
-    "InnkeeperError",
-    "Internal",
-    "Interrupted",
-    "InvalidRequest",
-    "MailboxFull",
-    "NoHandler",
-    "NotResident",
-    "ReceiptNotFound",
-    "SessionProtocol",
-    "SlowReader",
-    "StaleEpoch",
-    "StaleRuntime",
-    "StartFailed",
-    "StartTimeout",
-    "StillStopping",
-    "StoreUnavailable",
-    "TooLarge",
-    "TooManyWaiting",
-    "TurnNotFound",
-    "UnknownAgentType",
-    "VersionMismatch",
-    "WorkCancelled",
-]
 
 
 class InnkeeperError(Exception):
@@ -256,6 +218,13 @@ class StartFailed(InnkeeperError):
     code = StatusCode.UNAVAILABLE
     reason = "START_FAILED"
     default_retry_after = 1.0
+
+
+class Quarantined(InnkeeperError):
+    """The agent failed to start several times in a row, and is not tried for a while."""
+
+    code = StatusCode.UNAVAILABLE
+    reason = "QUARANTINED"
 
 
 class StoreUnavailable(InnkeeperError):

@@ -47,6 +47,7 @@ from innkeeper_server.mailbox import Call, Envelope, Stage
 from innkeeper_server.receipts import Receipts
 from innkeeper_server.registry import Registry
 from innkeeper_server.repeats import fingerprint, mismatch
+from innkeeper_server.resting import Resting
 from innkeeper_server.runtime import Runtime
 from innkeeper_server.signals import Signal
 from innkeeper_server.slots import LeaseKind
@@ -82,11 +83,12 @@ class Followups:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._live: dict[str, Live] = {}
-        self._seen = 0  # everything up to this seq is live, has ended, or is left alone
-        self._behind = False  # the store may have more
+        self.newest = 0  # the highest seq that was met here
+        self._behind: int | None = None  # the store may have more behind this seq
         self._taking: asyncio.Task[None] | None = None
         self.receipts = Receipts(store, self._runs)
         turns.on_passive = self._wake_passive
+        self._resting = Resting(self.read_on)
         self._closed = False
         self._closing = Signal()
 
@@ -94,16 +96,17 @@ class Followups:
 
     def start(self) -> None:
         """Take up what was accepted before."""
-        self._fall_behind(0)
+        self.read_on(0)
 
     def go_on(self) -> None:
         """Take up what is left in the store: the host takes work again."""
-        self._fall_behind(self._seen)
+        self._catch_up()
 
     def close(self) -> None:
         """Begin nothing more. What has not ended is the next host's to run."""
         self._closed = True
         self._closing.notify()
+        self._resting.close()
         for live in self._live.values():
             if live.timer is not None:
                 live.timer.cancel()
@@ -141,11 +144,12 @@ class Followups:
         return envelope
 
     async def _accept(self, record: Followup, envelope: Envelope) -> None:
+        newest = self.newest
         try:
             kept = await self._store.accept(record)
         except InnkeeperError as error:
             self._turns.settle(envelope, None, error)
-            self._fall_behind(self._seen)  # where the outcome is unknown, it may have been kept
+            self.read_on(newest)  # where the outcome is unknown, it may have been kept
             return
         if kept.id != record.id:
             self._answer_again(kept, record, envelope)
@@ -156,15 +160,15 @@ class Followups:
             runtime = self._driver.find(kept.key)
             if runtime is not None:  # else its next life finds it
                 runtime.has_passive = True
-        elif self._behind or self._taking is not None or not self._has_room():
-            self._fall_behind(kept.seq - 1)
+        elif self._must_wait():
+            self.read_on(kept.seq - 1)
         else:
             self._run(Live(self, kept), envelope)
 
     def take(self, kept: Followup) -> None:
         """Run one that the store has accepted without this door: an alarm that fired."""
-        if self._behind or self._taking is not None or not self._has_room():
-            self._fall_behind(kept.seq - 1)
+        if self._must_wait():
+            self.read_on(kept.seq - 1)
         else:
             self._take_up(kept)
 
@@ -181,6 +185,10 @@ class Followups:
         runtime = self._driver.find(key)
         return runtime is not None and len(runtime.mailbox) >= self._limits.mailbox_size
 
+    def _must_wait(self) -> bool:
+        """Whether others are to be taken from the store first."""
+        return self._behind is not None or self._taking is not None or not self._has_room()
+
     def _has_room(self) -> bool:
         return len(self._live) < self._limits.backlog and not self._is_shut()
 
@@ -189,39 +197,39 @@ class Followups:
 
     # -- from the store -------------------------------------------------------------------------
 
-    def _fall_behind(self, seen: int) -> None:
-        """The store has more, beyond that seq."""
-        self._behind = True
-        self._seen = min(self._seen, seen)
+    def read_on(self, seq: int) -> None:
+        """The store has more, behind that seq."""
+        self._behind = seq if self._behind is None else min(self._behind, seq)
         self._catch_up()
 
     def _catch_up(self) -> None:
-        if self._behind and self._taking is None and self._has_room():
+        if self._behind is not None and self._taking is None and self._has_room():
             self._taking = self._driver.own(self._take(), "take up follow-ups")
 
     async def _take(self) -> None:
         try:
-            while self._behind and self._has_room():
+            while self._behind is not None and self._has_room():
                 room = self._limits.backlog - len(self._live)
-                self._behind = False  # whoever falls behind from here on says so again
+                after, self._behind = self._behind, None  # who falls behind from here on, says so
                 try:
-                    page = await self._store.pending(after=self._seen, limit=room)
+                    page = await self._store.pending(after=after, limit=room)
                 except StoreUnavailable as error:
                     log.warning("follow-ups cannot be read: %s", error)
-                    self._behind = True
+                    self.read_on(after)
                     await self._closing.wait(FIRST_PAUSE)
                     continue
                 for record in page:
                     self._take_up(record)
-                self._behind = self._behind or len(page) == room
+                if len(page) == room:
+                    self.read_on(page[-1].seq)
         finally:
             self._taking = None
 
     def _take_up(self, record: Followup) -> None:
-        if self._is_shut():
-            self._behind = True  # and not seen: it is taken up once the host takes work again
+        if self._is_shut():  # it is taken up once the host takes work again
+            self.read_on(record.seq - 1)
             return
-        self._seen = max(self._seen, record.seq)
+        self.newest = max(self.newest, record.seq)
         if record.id in self._live:
             return
         live = Live(self, record)
@@ -255,8 +263,7 @@ class Followups:
         return Envelope(record.id, key, work, call, *kind, expires_at=expires_at)
 
     def _run(self, live: Live, envelope: Envelope) -> None:
-        if not live.record.passive:
-            self._seen = max(self._seen, live.record.seq)
+        self.newest = max(self.newest, live.record.seq)
         self._live[live.record.id] = live
         live.envelope = envelope
         live.has_begun = False
@@ -309,7 +316,7 @@ class Followups:
             self._end(live, "dead_lettered", error)
         elif isinstance(error, DeadlineExceeded) and not live.has_begun:
             self._end(live, "expired", error)
-        elif isinstance(error, AgentError):
+        elif isinstance(error, AgentError) and live.has_begun:
             self._end(live, "failed", error)
         elif isinstance(error, HandlerFailed | DeadlineExceeded | TooLarge) and live.has_begun:
             if live.record.attempt >= self._limits.max_attempts:
@@ -324,14 +331,19 @@ class Followups:
             self._driver.own(self._give_back(live.record.id), f"give back {live.record.id}")
         if self._is_shut():
             del self._live[live.record.id]
-            self._fall_behind(live.record.seq - 1)
+            self.read_on(live.record.seq - 1)
+            return
+        key = live.record.key
+        if left := self._driver.quarantine.left(key, self._driver.now()):
+            del self._live[live.record.id]
+            self._resting.put(key, live.record.seq, left)
             return
         pause = min(FIRST_PAUSE * 2**live.tries, LONGEST_PAUSE)
         live.tries += 1
         log.warning(
             "follow-up %s of %s came to nothing (%s); again in %g s",
             live.record.id,
-            live.record.key,
+            key,
             error.reason,
             pause,
         )
@@ -343,20 +355,9 @@ class Followups:
         assert before is not None
         if self._is_shut():
             del self._live[live.record.id]
-            self._fall_behind(live.record.seq - 1)
+            self.read_on(live.record.seq - 1)
             return
-        envelope = Envelope(
-            before.id,
-            before.agent,
-            before.work,
-            before.call,
-            before.kind,
-            before.lease_kind,
-            expires_at=before.expires_at,
-        )
-        envelope.kept = True
-        envelope.order = before.order
-        self._run(live, envelope)
+        self._run(live, before.anew())
 
     async def _give_back(self, id: str) -> None:
         try:

@@ -37,6 +37,7 @@ from innkeeper_server.lives import Lives
 from innkeeper_server.mailbox import BusyPolicy, Call, Envelope, OnDisconnect, Stage
 from innkeeper_server.nested import NestedAgent
 from innkeeper_server.operators import Operators
+from innkeeper_server.quarantine import Quarantine
 from innkeeper_server.registry import AgentType, Registry
 from innkeeper_server.repeats import Repeats, fingerprint
 from innkeeper_server.residency import Account
@@ -82,7 +83,7 @@ class Host:
             eviction_time=4 * self.limits.stop_timeout,
         )
         self.calls = CallGraph()
-        self.driver = Driver(self.account, self.id)
+        self.driver = Driver(self.account, self.id, Quarantine(self.limits.start_attempts))
         journal = Journal(self.driver, store) if self.limits.event_log else None
         self.turns = Turns(self.driver, store, self.calls, self.limits, journal)
         self.following = Following(self.driver, journal, store) if journal else None

@@ -15,6 +15,7 @@ class Limits:
     max_waiting: int = 10_000  # callers waiting for residency
     mailbox_size: int = 1000  # envelopes waiting in one mailbox
     start_timeout: float = 30.0  # hydration and on_start together
+    start_attempts: int = 3  # failed ones in a row, after which an agent is left alone for a while
     stop_timeout: float = 10.0  # each step of a deactivation
     drain_timeout: float = 30.0  # accepted work during a drain
     turn_timeout: float = 3600.0  # one turn

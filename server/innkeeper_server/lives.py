@@ -20,6 +20,7 @@ from innkeeper_server.agent import starting
 from innkeeper_server.driver import Driver
 from innkeeper_server.errors import (
     AgentDeleted,
+    AgentError,
     Draining,
     Evicted,
     InnkeeperError,
@@ -103,7 +104,19 @@ class Lives:
         if error is None:
             self._loaded(runtime)
         else:
+            self._count_failure(runtime, error)
             await self._abandon(runtime, error, task)
+
+    def _count_failure(self, runtime: Runtime, error: InnkeeperError) -> None:
+        """Where its own code or state was at fault: before the store had answered, none was."""
+        quarantine, key = self._driver.quarantine, runtime.key
+        if isinstance(error, AgentDeleted):
+            quarantine.well(key)
+        elif runtime.epoch and isinstance(error, StartFailed | StartTimeout | AgentError):
+            failures, pause = quarantine.failed(key, self._driver.now())
+            if pause:
+                log.error("%s failed to start %d times; next try in %g s", key, failures, pause)
+                error.retry_after = pause
 
     def _give_up(self, runtime: Runtime, error: InnkeeperError) -> bool:
         given_up = self._starts.get(runtime.number)
@@ -133,6 +146,7 @@ class Lives:
 
     def _loaded(self, runtime: Runtime) -> None:
         runtime.loaded = True
+        self._driver.quarantine.well(runtime.key)
         driver = self._driver
         driver.carry_out(driver.account.loaded(runtime.key, runtime.number, driver.now()))
 

@@ -168,6 +168,22 @@ class Envelope(Signal):
             raise self.error
         return self.output
 
+    def anew(self) -> Envelope:
+        """Another one for the same work, at the same place in the order: this one came to
+        nothing."""
+        envelope = Envelope(
+            self.id,
+            self.agent,
+            self.work,
+            self.call,
+            self.kind,
+            self.lease_kind,
+            expires_at=self.expires_at,
+        )
+        envelope.kept = self.kept
+        envelope.order = self.order
+        return envelope
+
     def wait_again(self) -> None:
         """QUEUED → WAITING: its runtime ended before its turn came; the next life will run it."""
         assert self.stage is Stage.QUEUED, f"{self} cannot wait again"

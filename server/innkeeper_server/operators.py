@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from innkeeper_server import explain
@@ -67,7 +67,10 @@ class Operators:
         """Why an agent stays or leaves."""
         account, now = self._driver.account, self._driver.now()
         slot = account.slots.get(agent)
-        return explain.explain(account, agent, now), self._view(slot) if slot else None
+        told = explain.explain(account, agent, now)
+        if words := self._driver.quarantine.words(agent, now):
+            told = replace(told, summary=words)
+        return told, self._view(slot) if slot else None
 
     async def watch(self, after: int | None = None) -> AsyncIterator[Transition]:
         """Transitions as they happen; those after seq `after` first, as far as remembered."""

@@ -101,6 +101,8 @@ class _OfHost(Collector):
         yield _gauge("innkeeper_claims", "Evictions that may be revoked.", _claims(self._host))
         yield _gauge("innkeeper_admission_waiting", "Callers waiting for a slot.", totals.waiting)
         yield _gauge("innkeeper_mailbox_depth", "Envelopes waiting in all mailboxes.", depth)
+        ill = self._host.driver.quarantine.count(self._host.now())
+        yield _gauge("innkeeper_quarantined", "Agents that failed to start too often.", ill)
         yield _gauge("innkeeper_draining", "1 while nothing new is taken.", totals.draining)
         yield _counter("innkeeper_activations", "Lives begun.", totals.loaded_total)
         yield _counter("innkeeper_evictions", "Lives ended.", totals.evicted_total)

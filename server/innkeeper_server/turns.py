@@ -103,6 +103,9 @@ class Turns:
         if lease is not None:
             self.accept(envelope, lease)
             return
+        if (refusal := driver.quarantine.refusal(envelope.agent, now)) is not None:
+            self.settle(envelope, None, refusal)
+            return
         envelope.ticket, effects = driver.account.request(
             envelope.agent,
             envelope.lease_kind,

@@ -36,7 +36,12 @@ class Visit:
         self.runtime: Runtime | None = None
 
     def ask(self, agent: AgentKey, deadline: float | None, ttl: float = float("inf")) -> None:
-        """Ask for the lease; `ready` tells how it went."""
+        """Ask for the lease; `ready` tells how it went. A pin is an operator's, who may want to see
+        whether an agent in quarantine starts again."""
+        refusal = self._driver.quarantine.refusal(agent, self._driver.now())
+        if refusal is not None and self._kind is not LeaseKind.PIN:
+            self.refused(refusal)
+            return
         self._ticket, effects = self._driver.account.request(
             agent,
             self._kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,12 @@ async def accepted(world: World, agent: str, *texts: str) -> list[str]:
     for envelope in left:
         await envelope.accepted()
     return [envelope.id for envelope in left]
+
+
+async def kept(world: World, id: str) -> Followup:
+    found = await world.store.followup(id)
+    assert found is not None
+    return found
 
 
 class Nothing:
@@ -175,6 +182,59 @@ def test_a_backlog_is_taken_up_within_its_bound_oldest_first() -> None:
     scene(scenario, backlog=5)
 
 
+def test_one_whose_acceptance_was_not_heard_of_runs_though_later_ones_came() -> None:
+    async def scenario(world: World) -> None:
+        told = world.gates["the answer"].shut()
+        accept = world.store.accept
+
+        async def accept_and_lose(followup: Followup) -> Followup:
+            world.store.accept = accept  # type: ignore[method-assign]
+            await accept(followup)
+            await told.pass_through()
+            raise StoreUnavailable("the outcome is unknown")
+
+        world.store.accept = accept_and_lose  # type: ignore[method-assign]
+        lost = world.followup("a", "lost")
+        await told.reached()
+        [second] = await accepted(world, "a", "second")
+        await settle()
+        assert world.ran == ["second"]
+        told.open()
+        assert isinstance(await ending(lost), StoreUnavailable)
+        await settle()
+        assert world.ran == ["second", "lost"]
+        assert await stands(world, second) == ("completed", 1)
+        assert await stands(world, lost.id) == ("completed", 1)
+        await world.at_rest()
+
+    scene(scenario)
+
+
+def test_what_falls_behind_while_the_store_is_read_is_found() -> None:
+    """The page that comes is of later ones."""
+
+    async def scenario(world: World) -> None:
+        ids = await accepted(world, "a", "one", "two")
+        await settle()
+        assert world.ran == ["one", "two"]
+        # A third, that the store alone knows of, and a page of later ones on its way.
+        left = replace(await kept(world, ids[1]), id="third", seq=0, state="accepted")
+        left = replace(left, attempt=0, started_at=None, settled_at=None, outcome=None)
+        third = await world.store.accept(left)
+        gate = world.gates["pending"].shut()
+        world.host.followups.read_on(third.seq)
+        await world.store.accept(replace(left, id="fourth"))
+        await gate.reached()
+        world.host.followups.read_on(third.seq - 1)
+        gate.open()
+        await settle()
+        assert await stands(world, "third") == ("completed", 1)
+        assert await stands(world, "fourth") == ("completed", 1)
+        await world.at_rest()
+
+    scene(scenario)
+
+
 def test_a_handler_that_fails_is_tried_again_and_then_put_aside() -> None:
     """1. One follow-up always fails; others come behind it.
     2. It is tried three times, 1 s and 2 s apart; the others do not wait for that.
@@ -245,7 +305,7 @@ def test_an_agent_that_does_not_start_is_left_alone_for_longer_and_longer() -> N
             id, "default", deadline=world.host.now() + 100
         )
         assert (receipt.followup.state, receipt.followup.attempt) == ("completed", 1)
-        assert world.host.now() == 1.0 + 2.0 + 4.0 + 8.0
+        assert world.host.now() == 1.0 + 2.0 + 5.0 + 10.0  # two pauses, two quarantines
         await world.at_rest()
 
     scene(scenario)

@@ -174,6 +174,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """There is no such turn for this caller, or its events are kept no longer: NOT_FOUND."""
     ERROR_REASON_INTERRUPTED: _ErrorReason.ValueType  # 36
     """The host ended in the middle of the turn, and nothing of it was kept: ABORTED."""
+    ERROR_REASON_QUARANTINED: _ErrorReason.ValueType  # 37
+    """The agent failed to start several times in a row, and is not tried for a while: UNAVAILABLE.
+    RetryInfo tells how long.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the vocabulary of google.rpc.ErrorInfo.reason in the domain "innkeeper", there
@@ -254,6 +258,10 @@ ERROR_REASON_TURN_NOT_FOUND: ErrorReason.ValueType  # 35
 """There is no such turn for this caller, or its events are kept no longer: NOT_FOUND."""
 ERROR_REASON_INTERRUPTED: ErrorReason.ValueType  # 36
 """The host ended in the middle of the turn, and nothing of it was kept: ABORTED."""
+ERROR_REASON_QUARANTINED: ErrorReason.ValueType  # 37
+"""The agent failed to start several times in a row, and is not tried for a while: UNAVAILABLE.
+RetryInfo tells how long.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

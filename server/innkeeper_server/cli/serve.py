@@ -86,6 +86,10 @@ def serve(
     start_timeout: Annotated[
         float | None, _flag("Longest start of an agent (default 30).", _SECONDS)
     ] = None,
+    start_attempts: Annotated[
+        int | None,
+        _flag("Failed starts in a row before an agent is left alone for a while (default 3).", "N"),
+    ] = None,
     stop_timeout: Annotated[
         float | None, _flag("Longest step of an agent's stop (default 10).", _SECONDS)
     ] = None,

@@ -46,7 +46,9 @@ class GatedStore(MemoryStore):
 
     async def accept(self, followup: Followup) -> Followup:
         await self._pass("accept")
-        return await super().accept(followup)
+        kept = await super().accept(followup)
+        self._lose("accept")
+        return kept
 
     async def begin(self, id: str) -> int:
         await self._pass("begin")
